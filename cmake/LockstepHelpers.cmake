@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+# lockstep_add_library(NAME [SOURCES ...] [LINK ...]): target lockstep_NAME, alias lockstep::NAME.
+function(lockstep_add_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LINK" ${ARGN})
+  add_library(lockstep_${name} ${ARG_SOURCES})
+  add_library(lockstep::${name} ALIAS lockstep_${name})
+  set_target_properties(lockstep_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(lockstep_${name} PUBLIC ${ARG_LINK})
+  target_include_directories(lockstep_${name} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
+  target_compile_features(lockstep_${name} PUBLIC cxx_std_17)
+  lockstep_compile_options(lockstep_${name})
+endfunction()
+
+# Warnings, sanitizers and the floating-point contract, for Lockstep's own targets only. Contraction is off because
+# a compiler that fuses a multiply-add in one loop and not in its tail changes bits; kernels fuse by name.
+function(lockstep_compile_options target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off ${LOCKSTEP_ARCH_FLAGS}
+    $<$<BOOL:${LOCKSTEP_ENABLE_WERROR}>:-Werror>)
+  if(LOCKSTEP_ENABLE_SANITIZERS)
+    target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+    target_link_options(${target} PUBLIC -fsanitize=address,undefined)
+  endif()
+endfunction()
+
+# lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds]): one GoogleTest executable;
+# with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
+function(lockstep_add_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;RANKS;ARGS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(test_${name} ${ARG_SOURCES})
+  target_link_libraries(test_${name} PRIVATE ${ARG_LINK} lockstep_test_main)
+  lockstep_compile_options(test_${name})
+  set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
+  if(ARG_RANKS AND NOT LOCKSTEP_ENABLE_MPI)
+    return()
+  endif()
+  if(NOT ARG_RANKS)
+    add_test(NAME ${name} COMMAND test_${name} ${ARG_ARGS})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+  endif()
+  foreach(ranks IN LISTS ARG_RANKS)
+    add_test(NAME ${name}_np${ranks}
+             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
+                     $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${ARG_ARGS})
+    set_tests_properties(${name}_np${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2 ENVIRONMENT
+      "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1")
+  endforeach()
+endfunction()

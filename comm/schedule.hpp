@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A collective as data: steps of transfers of chunks between ranks.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::comm {
+
+enum class Action : std::uint8_t { copy, reduce };
+// Where a chunk lies. `data` is the rank's vector; `scratch` a second vector of the same length, undefined at the start.
+enum class Slot : std::uint8_t { data, scratch };
+// Which operand of a reduction the arriving chunk is: destination = arriving + own (left) or own + arriving (right).
+enum class Side : std::uint8_t { left, right };
+
+// All transfers of a step happen at once: sources are read as they were before the step (snapshot).
+struct Transfer {
+  std::int32_t step        = 0;
+  std::int32_t source      = 0;
+  std::int32_t destination = 0;  // may equal source: a local move
+  std::int32_t chunk       = 0;
+  Action action            = Action::copy;
+  Side side                = Side::right;
+  Slot source_slot         = Slot::data;
+  Slot destination_slot    = Slot::data;
+};
+
+struct Schedule {
+  std::string algorithm;
+  std::int32_t ranks  = 1;
+  std::int32_t chunks = 1;   // the vector is cut in this many chunks, see chunk_range
+  std::int32_t steps  = 0;
+  std::vector<Transfer> transfers;  // sorted by step
+
+  std::uint64_t hash() const;  // of all of the above; compared across ranks before use
+};
+
+struct ChunkRange {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t size() const { return end - begin; }
+};
+
+// The one partition of n elements into chunks: the first n mod chunks are one element longer; chunks may be empty.
+constexpr ChunkRange chunk_range(std::int64_t n, std::int64_t chunks, std::int64_t chunk) {
+  std::int64_t const base = n / chunks, longer = n % chunks;
+  std::int64_t const begin = chunk * base + (chunk < longer ? chunk : longer);
+  return {begin, begin + base + (chunk < longer ? 1 : 0)};
+}
+
+}  // namespace lockstep::comm

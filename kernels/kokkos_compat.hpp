@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only header that knows Kokkos versions (3.4 to 5.x).
+#pragma once
+#include <Kokkos_Core.hpp>
+#include <string>
+
+#define LOCKSTEP_KOKKOS_AT_LEAST(major, minor, patch) (KOKKOS_VERSION >= (major)*10000 + (minor)*100 + (patch))
+
+namespace lockstep {
+
+// FIXME(Kokkos >= 4.1): becomes Kokkos::Profiling::ScopedRegion.
+class ScopedRegion {
+ public:
+  explicit ScopedRegion(std::string const& label) { Kokkos::Profiling::pushRegion(label); }
+  ~ScopedRegion() { Kokkos::Profiling::popRegion(); }
+  ScopedRegion(ScopedRegion const&)            = delete;
+  ScopedRegion& operator=(ScopedRegion const&) = delete;
+};
+
+// FIXME(Kokkos >= 3.5): becomes space.fence(label).
+template <class ExecutionSpace>
+void fence(ExecutionSpace const& space, std::string const& label) {
+#if LOCKSTEP_KOKKOS_AT_LEAST(3, 5, 0)
+  space.fence(label);
+#else
+  (void)label;
+  space.fence();
+#endif
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/commands/command.hpp"
+
+#include <iostream>
+
+namespace lockstep {
+
+namespace po = boost::program_options;
+
+bool parse(Command const& command, po::options_description options, Arguments const& arguments, po::variables_map& values) {
+  options.add_options()("help,h", "print this help and exit");
+  std::string const usage = std::string("lockstep ") + command.name;
+  try {
+    // An empty positional description makes Boost refuse left-over words.
+    po::store(po::command_line_parser(arguments)
+                  .options(options)
+                  .positional(po::positional_options_description())
+                  .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
+                  .run(),
+              values);
+    if (values.count("help")) {
+      std::cout << "Usage: " << usage << " [options]\n" << command.summary << "\n\n" << options;
+      return false;
+    }
+    po::notify(values);
+  } catch (po::error const& error) {
+    throw Error(ExitCode::usage, usage + ": " + error.what() + " (see '" + usage + " --help')");
+  }
+  return true;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/commands/command.hpp"
+
+#include <iostream>
+
+int main(int argc, char** argv) {
+  using namespace lockstep;
+  Command const* const commands[] = {&train_command, &info_command};
+
+  Arguments arguments(argv + 1, argv + argc);
+  std::string const name = arguments.empty() ? "" : arguments.front();
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::cout << "Usage: lockstep COMMAND [options]\n\nCommands:\n";
+    for (auto const* command : commands) std::cout << "  " << command->name << "  " << command->summary << '\n';
+    return 0;
+  }
+  try {
+    for (auto const* command : commands)
+      if (name == command->name) return int(command->run({arguments.begin() + 1, arguments.end()}));
+    throw Error(ExitCode::usage, name.empty() ? "no command given (see 'lockstep --help')"
+                                              : "unknown command '" + name + "' (see 'lockstep --help')");
+  } catch (Error const& error) {
+    std::cerr << "lockstep: " << error.what() << std::endl;
+    return int(error.code());
+  } catch (std::exception const& error) {
+    std::cerr << "lockstep: " << error.what() << std::endl;
+    return int(ExitCode::environment);
+  }
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lifetime of MPI and Kokkos, and the facts of this run that reports print.
+#pragma once
+#include "kernels/types.hpp"
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process: --threads, else
+// OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one.
+class Runtime {
+ public:
+  explicit Runtime(int threads = 0);
+  ~Runtime();
+  Runtime(Runtime const&)            = delete;
+  Runtime& operator=(Runtime const&) = delete;
+
+  int process() const { return m_process; }
+  int processes() const { return m_processes; }
+  bool is_root() const { return m_process == 0; }
+  // One execution-space instance per local device.
+  std::vector<Space> instances(int devices) const;
+
+ private:
+  int m_process = 0, m_processes = 1;
+};
+
+// "lockstep 0.1.0 (git hash)", Kokkos and MPI versions, back end, threads: `key : value` lines.
+struct Fact {
+  std::string key, value;
+};
+std::vector<Fact> build_facts();
+std::vector<Fact> environment_facts(Runtime const& runtime);
+
+}  // namespace lockstep
