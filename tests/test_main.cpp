@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "miniapp/runtime.hpp"
+
+namespace {
+
+// Under a launcher only rank 0 reports what went well; every rank reports what failed.
+class QuietListener : public testing::EmptyTestEventListener {
+ public:
+  explicit QuietListener(int process) : m_process(process) {}
+  void OnTestPartResult(testing::TestPartResult const& result) override {
+    if (result.failed())
+      std::fprintf(stderr, "[process %d] %s:%d: %s\n", m_process, result.file_name(), result.line_number(), result.message());
+  }
+
+ private:
+  int m_process;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
+  lockstep::Runtime runtime;
+  if (!runtime.is_root()) {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new QuietListener(runtime.process()));
+  }
+  return RUN_ALL_TESTS();
+}
