@@ -12,8 +12,8 @@ namespace lockstep::comm {
 // What a schedule may depend on: facts that all ranks share.
 struct ScheduleRequest {
   int ranks             = 1;
-  std::int64_t elements = 0;      // pipelined algorithms choose their chunk count from it
-  int ranks_per_node    = 0;      // hierarchical; 0 or not a divisor of ranks: one node
+  std::int64_t elements = 0;  // pipelined algorithms choose their chunk count from it
+  int ranks_per_node    = 0;  // hierarchical; 0 or not a divisor of ranks: one node
 };
 
 std::vector<std::string> algorithm_names();

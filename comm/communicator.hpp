@@ -20,8 +20,9 @@ struct Traffic {  // of this process's devices, since construction
 };
 
 struct CommunicatorOptions {
-  std::chrono::duration<double> timeout{60};  // of any single wait; then Error (timeout) naming rank and step, on all ranks
-  bool check_every_call = false;              // agree on (op, type, length, algorithm, sequence number) before every call
+  std::chrono::duration<double> timeout{
+      60};                        // of any single wait; then Error (timeout) naming rank and step, on all ranks
+  bool check_every_call = false;  // agree on (op, type, length, algorithm, sequence number) before every call
 };
 
 class Communicator {
@@ -32,15 +33,15 @@ class Communicator {
   ~Communicator();
   Communicator(Communicator&&) noexcept;
 
-  int size() const;        // world
+  int size() const;  // world
   int processes() const;
   int process() const;
   int local_size() const;  // devices in this process
   int rank(int local) const { return process() * local_size() + local; }
   Space const& instance(int local) const;
 
-  // In place, collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same bits.
-  // `algorithm` is a name from algorithm_names(). T: float, double, std::int64_t.
+  // In place, collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same
+  // bits. `algorithm` is a name from algorithm_names(). T: float, double, std::int64_t.
   template <class T>
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& buffers);
 
@@ -48,7 +49,8 @@ class Communicator {
   template <class T>
   void broadcast(std::vector<Buffer<T>> const& buffers);
 
-  // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. one value per process.
+  // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. one value per
+  // process.
   void agree(std::string_view what, std::uint64_t value);
   // Every process gets all processes' values, in process order.
   std::vector<double> gather(double value);

@@ -8,7 +8,8 @@
 namespace lockstep::comm {
 
 enum class Action : std::uint8_t { copy, reduce };
-// Where a chunk lies. `data` is the rank's vector; `scratch` a second vector of the same length, undefined at the start.
+// Where a chunk lies. `data` is the rank's vector; `scratch` a second vector of the same length, undefined at the
+// start.
 enum class Slot : std::uint8_t { data, scratch };
 // Which operand of a reduction the arriving chunk is: destination = arriving + own (left) or own + arriving (right).
 enum class Side : std::uint8_t { left, right };
@@ -28,7 +29,7 @@ struct Transfer {
 struct Schedule {
   std::string algorithm;
   std::int32_t ranks  = 1;
-  std::int32_t chunks = 1;   // the vector is cut in this many chunks, see chunk_range
+  std::int32_t chunks = 1;  // the vector is cut in this many chunks, see chunk_range
   std::int32_t steps  = 0;
   std::vector<Transfer> transfers;  // sorted by step
 

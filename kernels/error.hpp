@@ -25,9 +25,9 @@ class Error : public std::runtime_error {
 };
 
 // Throws Error when condition holds. message is evaluated only then.
-#define LOCKSTEP_THROW_IF(condition, code, message)                     \
-  do {                                                                  \
-    if (condition) throw ::lockstep::Error((code), message);  \
+#define LOCKSTEP_THROW_IF(condition, code, message)          \
+  do {                                                       \
+    if (condition) throw ::lockstep::Error((code), message); \
   } while (false)
 
 }  // namespace lockstep

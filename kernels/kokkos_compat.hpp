@@ -28,4 +28,31 @@ void fence(ExecutionSpace const& space, std::string const& label) {
 #endif
 }
 
+// threads: of host back ends that have some; 0 leaves the choice to Kokkos.
+// FIXME(Kokkos >= 3.7): becomes Kokkos::initialize(Kokkos::InitializationSettings()...).
+inline void initialize_kokkos(int threads) {
+#if LOCKSTEP_KOKKOS_AT_LEAST(3, 7, 0)
+  Kokkos::InitializationSettings settings;
+  settings.set_disable_warnings(true);
+  if (threads > 0) settings.set_num_threads(threads);
+  Kokkos::initialize(settings);
+#else
+  Kokkos::InitArguments arguments;
+  arguments.disable_warnings = true;
+  if (threads > 0) arguments.num_threads = threads;
+  Kokkos::initialize(arguments);
+#endif
+}
+
+// FIXME(Kokkos >= 4.0): becomes space.concurrency().
+template <class ExecutionSpace>
+int concurrency(ExecutionSpace const& space) {
+#if LOCKSTEP_KOKKOS_AT_LEAST(4, 0, 0)
+  return int(space.concurrency());
+#else
+  (void)space;
+  return int(ExecutionSpace::concurrency());
+#endif
+}
+
 }  // namespace lockstep

@@ -18,7 +18,9 @@ using HostBuffer = Kokkos::View<T*, Kokkos::HostSpace>;
 // images per block. A short last block is padded with lanes whose loss gradient is zero.
 constexpr int lanes = 16;
 
-constexpr std::int64_t blocks_for(std::int64_t images) { return (images + lanes - 1) / lanes; }
+constexpr std::int64_t blocks_for(std::int64_t images) {
+  return (images + lanes - 1) / lanes;
+}
 
 struct Shape {
   int channels = 0, height = 0, width = 0;

@@ -17,15 +17,15 @@ enum class LayerKind { conv2d, relu, average_pool2d, dense };
 struct Layer {
   LayerKind kind;
   Shape input, output;
-  int kernel = 0;          // conv2d: kernel size; average_pool2d: window
-  int weight = -1;         // index into Network::tensors, -1 if the layer has none
+  int kernel = 0;   // conv2d: kernel size; average_pool2d: window
+  int weight = -1;  // index into Network::tensors, -1 if the layer has none
   int bias   = -1;
 };
 
 struct Tensor {
-  std::string name;               // "W1", "b1", ...
+  std::string name;  // "W1", "b1", ...
   std::vector<std::int64_t> extents;
-  std::int64_t offset = 0;        // in the flat parameter buffer
+  std::int64_t offset = 0;  // in the flat parameter buffer
   std::int64_t count  = 0;
 };
 
@@ -34,7 +34,7 @@ struct Network {
   int classes = 0;
   std::vector<Layer> layers;
   std::vector<Tensor> tensors;
-  std::int64_t parameters = 0;    // sum of the tensors' counts
+  std::int64_t parameters = 0;  // sum of the tensors' counts
 
   // Layers are appended with run-time shapes; each checks that it fits the output so far (Error, usage).
   static Network with_input(Shape input);

@@ -8,8 +8,8 @@
 
 namespace lockstep {
 
-// Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process: --threads, else
-// OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one.
+// Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process:
+// --threads, else OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one.
 class Runtime {
  public:
   explicit Runtime(int threads = 0);

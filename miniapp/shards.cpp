@@ -9,7 +9,8 @@
 namespace lockstep {
 
 ShardPlan ShardPlan::for_batch(std::int64_t images) {
-  LOCKSTEP_THROW_IF(images < 0, ExitCode::usage, "minibatch of " + std::to_string(images) + " images; expected 0 or more");
+  LOCKSTEP_THROW_IF(images < 0, ExitCode::usage,
+                    "minibatch of " + std::to_string(images) + " images; expected 0 or more");
   ShardPlan plan;
   plan.images = images;
   if (images < 16 * lanes) {
@@ -26,7 +27,9 @@ Interval ShardPlan::images_of(std::int64_t shard) const {
 }
 
 Interval ShardPlan::shards_of(int device, int devices) const {
-  auto const start = [&](std::int64_t d) { return d * (shards / devices) + std::min<std::int64_t>(d, shards % devices); };
+  auto const start = [&](std::int64_t d) {
+    return d * (shards / devices) + std::min<std::int64_t>(d, shards % devices);
+  };
   return {start(device), start(device + 1)};
 }
 

@@ -10,10 +10,10 @@ struct Interval {
   std::int64_t size() const { return end - begin; }
 };
 
-// A shard is a fixed group of consecutive images of the global minibatch. Its size depends on the minibatch's size n only,
-// never on the number of devices: a power of two below `lanes` (several shards then share a block) or a multiple of `lanes`
-// (a shard is then a run of blocks). There are at least min(n, 16) shards and at most 33, so that per-shard gradients need
-// a constant amount of memory.
+// A shard is a fixed group of consecutive images of the global minibatch. Its size depends on the minibatch's size n
+// only, never on the number of devices: a power of two below `lanes` (several shards then share a block) or a multiple
+// of `lanes` (a shard is then a run of blocks). There are at least min(n, 16) shards and at most 33, so that per-shard
+// gradients need a constant amount of memory.
 struct ShardPlan {
   std::int64_t images     = 0;  // n
   std::int64_t shard_size = 1;  // the last shard may be shorter

@@ -11,7 +11,8 @@ class QuietListener : public testing::EmptyTestEventListener {
   explicit QuietListener(int process) : m_process(process) {}
   void OnTestPartResult(testing::TestPartResult const& result) override {
     if (result.failed())
-      std::fprintf(stderr, "[process %d] %s:%d: %s\n", m_process, result.file_name(), result.line_number(), result.message());
+      std::fprintf(stderr, "[process %d] %s:%d: %s\n", m_process, result.file_name(), result.line_number(),
+                   result.message());
   }
 
  private:

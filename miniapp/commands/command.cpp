@@ -7,7 +7,8 @@ namespace lockstep {
 
 namespace po = boost::program_options;
 
-bool parse(Command const& command, po::options_description options, Arguments const& arguments, po::variables_map& values) {
+bool parse(Command const& command, po::options_description options, Arguments const& arguments,
+           po::variables_map& values) {
   options.add_options()("help,h", "print this help and exit");
   std::string const usage = std::string("lockstep ") + command.name;
   try {

@@ -13,12 +13,13 @@ using Arguments = std::vector<std::string>;  // after the subcommand's name
 
 struct Command {
   char const* name;
-  char const* summary;                  // one line for `lockstep --help`
-  ExitCode (*run)(Arguments const&);    // throws Error; main prints its message as one line
+  char const* summary;                // one line for `lockstep --help`
+  ExitCode (*run)(Arguments const&);  // throws Error; main prints its message as one line
 };
 
-// Parses into `values` and notifies. Returns false when --help was asked for, after printing it. Errors (an unknown option, a
-// value that does not parse, a left-over word) become one-line Error (usage). Call before runtime set-up: cheap.
+// Parses into `values` and notifies. Returns false when --help was asked for, after printing it. Errors (an unknown
+// option, a value that does not parse, a left-over word) become one-line Error (usage). Call before runtime set-up:
+// cheap.
 bool parse(Command const& command, boost::program_options::options_description options, Arguments const& arguments,
            boost::program_options::variables_map& values);
 

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/runtime.hpp"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "kernels/error.hpp"
+#include "kernels/kokkos_compat.hpp"
+#include "miniapp/version.hpp"
+
+#ifdef LOCKSTEP_HAVE_MPI
+#include <mpi.h>
+#endif
+
+namespace lockstep {
+namespace {
+
+// What the launchers of Open MPI, MPICH and Slurm say of the number of processes they started; 0 if none did.
+int launched_processes() {
+  for (char const* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (char const* value = std::getenv(name)) return std::atoi(value);
+  return 0;
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+#ifdef LOCKSTEP_HAVE_MPI
+void check_mpi(int code, char const* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(ExitCode::environment, std::string(call) + ": " + std::string(text, std::size_t(length)));
+}
+
+// Processes of this node that may run on no other cores than this one: those whose affinity mask overlaps share cores.
+int node_processes() {
+  MPI_Comm node = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
+  int size = 1;
+  check_mpi(MPI_Comm_size(node, &size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
+  return size;
+}
+#endif
+
+}  // namespace
+
+Runtime::Runtime(int threads) {
+  LOCKSTEP_THROW_IF(threads < 0, ExitCode::usage, "--threads " + std::to_string(threads) + "; expected 1 or more");
+  int const launched = launched_processes();
+  int sharing        = 1;
+#ifdef LOCKSTEP_HAVE_MPI
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &m_process), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &m_processes), "MPI_Comm_size");
+  // A launcher that binds each process to its own cores leaves nothing to share.
+  if (int const node = node_processes(); usable_cores() == std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))) sharing = node;
+#endif
+  try {
+    LOCKSTEP_THROW_IF(
+        launched > 1 && m_processes == 1, ExitCode::environment,
+        "the launcher started " + std::to_string(launched) +
+            " processes but this program sees 1 (built without MPI, or with another MPI than the launcher's)");
+    if (threads == 0) {
+      char const* const omp = std::getenv("OMP_NUM_THREADS");
+      threads               = omp ? std::max(1, std::atoi(omp)) : std::max(1, usable_cores() / sharing);
+    }
+    initialize_kokkos(threads);
+  } catch (...) {
+#ifdef LOCKSTEP_HAVE_MPI
+    MPI_Finalize();
+#endif
+    throw;
+  }
+}
+
+Runtime::~Runtime() {
+  Kokkos::finalize();
+#ifdef LOCKSTEP_HAVE_MPI
+  MPI_Finalize();
+#endif
+}
+
+std::vector<Space> Runtime::instances(int devices) const {
+  LOCKSTEP_THROW_IF(devices < 1, ExitCode::usage, "--devices " + std::to_string(devices) + "; expected 1 or more");
+  return std::vector<Space>(std::size_t(devices), Space());
+}
+
+std::vector<Fact> build_facts() {
+  return {{"Lockstep", std::string(version()) + " (" + git_hash() + ")"},
+          {"Kokkos", std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) + "." +
+                         std::to_string(KOKKOS_VERSION % 100) + " (" + Space::name() + ")"},
+          {"compiler", compiler()},
+          {"MPI", mpi_library()}};
+}
+
+std::vector<Fact> environment_facts(Runtime const& runtime) {
+  char host[256] = "unknown";
+  gethostname(host, sizeof host - 1);
+  return {{"host", host},
+          {"cores", std::to_string(usable_cores())},
+          {"processes", std::to_string(runtime.processes())},
+          {"threads", std::to_string(concurrency(Space()))}};
+}
+
+}  // namespace lockstep
