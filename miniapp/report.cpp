@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/report.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "kernels/error.hpp"
+
+namespace lockstep {
+namespace {
+
+nlohmann::ordered_json as_json(std::vector<Fact> const& facts) {
+  nlohmann::ordered_json object = nlohmann::ordered_json::object();
+  for (auto const& [key, value] : facts) object[key] = value;
+  return object;
+}
+
+}  // namespace
+
+nlohmann::ordered_json new_record(std::string const& subcommand, Runtime const& runtime) {
+  return {{"schema", "lockstep/1"},
+          {"subcommand", subcommand},
+          {"build", as_json(build_facts())},
+          {"environment", as_json(environment_facts(runtime))}};
+}
+
+void check_json_target(std::string const& path, bool force) {
+  if (path.empty() || path == "-") return;
+  std::error_code ignored;
+  LOCKSTEP_THROW_IF(!force && std::filesystem::exists(path, ignored), ExitCode::usage,
+                    "--json " + path + ": the file exists; give another name, or --force to replace it");
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  LOCKSTEP_THROW_IF(!std::filesystem::is_directory(folder, ignored) || access(folder.c_str(), W_OK) != 0,
+                    ExitCode::usage,
+                    "--json " + path + ": found no folder " + folder.string() + " that can be written to");
+}
+
+void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force) {
+  if (path.empty()) return;
+  // The library writes NaN and Inf as null.
+  if (path == "-") {
+    std::cout << record.dump(2) << std::endl;
+    return;
+  }
+  check_json_target(path, force);
+  std::string const temporary = path + ".tmp";
+  std::ofstream file(temporary);
+  file << record.dump(2) << '\n';
+  file.close();
+  std::error_code error;
+  if (file) std::filesystem::rename(temporary, path, error);
+  LOCKSTEP_THROW_IF(!file || error, ExitCode::environment, "--json " + path + ": could not be written");
+}
+
+}  // namespace lockstep
