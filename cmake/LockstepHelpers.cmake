@@ -10,6 +10,24 @@ function(lockstep_add_library name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/lockstep>)
   target_compile_features(lockstep_${name} PUBLIC cxx_std_17)
   lockstep_compile_options(lockstep_${name})
+  install(TARGETS lockstep_${name} EXPORT LockstepTargets)
+  install(DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/lockstep"
+    FILES_MATCHING PATTERN "*.hpp")
+endfunction()
+
+# lockstep_backend_option(CUDA): LOCKSTEP_ENABLE_CUDA. Lockstep runs on Kokkos' default execution space, so the answer is
+# Kokkos' own; the option lets a build demand it and fail at configuration instead of running on the wrong devices.
+function(lockstep_backend_option backend)
+  set(has OFF)
+  if(backend IN_LIST Kokkos_DEVICES)
+    set(has ON)
+  endif()
+  option(LOCKSTEP_ENABLE_${backend} "Kokkos with ${backend}" ${has})
+  if(LOCKSTEP_ENABLE_${backend} AND NOT has)
+    message(FATAL_ERROR "LOCKSTEP_ENABLE_${backend}=ON, but the Kokkos in ${Kokkos_DIR} has only ${Kokkos_DEVICES}")
+  elseif(has AND NOT LOCKSTEP_ENABLE_${backend})
+    message(FATAL_ERROR "LOCKSTEP_ENABLE_${backend}=OFF, but the Kokkos in ${Kokkos_DIR} has ${Kokkos_DEVICES}")
+  endif()
 endfunction()
 
 # Warnings, sanitizers and the floating-point contract, for Lockstep's own targets only. Contraction is off because

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/version.hpp"
 
+#include "git_hash.hpp"
+
 #ifdef LOCKSTEP_HAVE_MPI
 #include <mpi.h>
 #endif

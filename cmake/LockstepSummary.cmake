@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# What was found and chosen, at the end of the configuration.
+list(JOIN Kokkos_DEVICES " " _devices)
+message(STATUS "Lockstep ${PROJECT_VERSION}")
+message(STATUS "  Build type            ${CMAKE_BUILD_TYPE}")
+message(STATUS "  Compiler              ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} ${LOCKSTEP_ARCH_FLAGS}")
+message(STATUS "  Kokkos                ${Kokkos_VERSION} (${_devices}) in ${Kokkos_DIR}")
+message(STATUS "  Kokkos Kernels        ${KokkosKernels_DIR}")
+message(STATUS "  LOCKSTEP_ENABLE_CUDA        ${LOCKSTEP_ENABLE_CUDA}")
+message(STATUS "  LOCKSTEP_ENABLE_OPENMP      ${LOCKSTEP_ENABLE_OPENMP}")
+message(STATUS "  LOCKSTEP_ENABLE_MPI         ${LOCKSTEP_ENABLE_MPI} ${MPI_CXX_VERSION}")
+message(STATUS "  LOCKSTEP_ENABLE_NCCL        ${LOCKSTEP_ENABLE_NCCL} ${NCCL_VERSION}")
+message(STATUS "  LOCKSTEP_ENABLE_TESTS       ${LOCKSTEP_ENABLE_TESTS}")
+message(STATUS "  LOCKSTEP_ENABLE_WERROR      ${LOCKSTEP_ENABLE_WERROR}")
+message(STATUS "  LOCKSTEP_ENABLE_SANITIZERS  ${LOCKSTEP_ENABLE_SANITIZERS}")
+message(STATUS "  Installs to           ${CMAKE_INSTALL_PREFIX}")
