@@ -8,22 +8,27 @@
 namespace lockstep::comm {
 
 enum class Action : std::uint8_t { copy, reduce };
-// Where a chunk lies. `data` is the rank's vector; `scratch` a second vector of the same length, undefined at the
-// start.
+// Where a chunk lies. `data` is the rank's vector. `scratch` is a second buffer, undefined at the start, of
+// Schedule::places places, each large enough for any chunk: place p begins at element p * chunk_range(n, chunks,
+// 0).size().
 enum class Slot : std::uint8_t { data, scratch };
 // Which operand of a reduction the arriving chunk is: destination = arriving + own (left) or own + arriving (right).
 enum class Side : std::uint8_t { left, right };
 
-// All transfers of a step happen at once: sources are read as they were before the step (snapshot).
+// All transfers of a step happen at once: sources are read as they were before the step (snapshot). No two transfers of
+// a step write the same place. A transfer of an empty chunk moves nothing and sends no message.
 struct Transfer {
   std::int32_t step        = 0;
   std::int32_t source      = 0;
   std::int32_t destination = 0;  // may equal source: a local move
   std::int32_t chunk       = 0;
+  std::int32_t place       = 0;  // of the scratch slot; 0 without one. At most one end of a transfer is scratch.
   Action action            = Action::copy;
   Side side                = Side::right;
   Slot source_slot         = Slot::data;
   Slot destination_slot    = Slot::data;
+
+  bool is_local() const { return source == destination; }
 };
 
 struct Schedule {
@@ -31,6 +36,7 @@ struct Schedule {
   std::int32_t ranks  = 1;
   std::int32_t chunks = 1;  // the vector is cut in this many chunks, see chunk_range
   std::int32_t steps  = 0;
+  std::int32_t places = 0;          // of scratch on every rank; 0: no scratch is used
   std::vector<Transfer> transfers;  // sorted by step
 
   std::uint64_t hash() const;  // of all of the above; compared across ranks before use
@@ -47,5 +53,9 @@ constexpr ChunkRange chunk_range(std::int64_t n, std::int64_t chunks, std::int64
   std::int64_t const begin = chunk * base + (chunk < longer ? chunk : longer);
   return {begin, begin + base + (chunk < longer ? 1 : 0)};
 }
+
+// One flag per transfer: whether another transfer of the same step reads what this one writes. Such a write has to wait
+// for those reads (or the arriving chunk has to be staged); the others may write directly.
+std::vector<bool> needs_staging(Schedule const& schedule);
 
 }  // namespace lockstep::comm
