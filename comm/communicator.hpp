@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -23,6 +24,10 @@ struct CommunicatorOptions {
   std::chrono::duration<double> timeout{
       60};                        // of any single wait; then Error (timeout) naming rank and step, on all ranks
   bool check_every_call = false;  // agree on (op, type, length, algorithm, sequence number) before every call
+  // This process's devices are the world, also when MPI is initialised: what a run is compared with.
+  bool alone = false;
+  // Applied to every schedule before it is used; the verifier plants faults with it. Empty: schedules are used as made.
+  std::function<void(Schedule&)> alter_schedule;
 };
 
 class Communicator {
