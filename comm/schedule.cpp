@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/schedule.hpp"
 
-#include <algorithm>
-#include <tuple>
+#include <map>
+#include <utility>
 
 namespace lockstep::comm {
 
@@ -20,17 +20,16 @@ class Fnv {
   std::uint64_t m_state = 0xcbf29ce484222325u;
 };
 
-struct Location {
-  std::int32_t rank, chunk, place;
+// Chunks [begin, end) of a rank's data, or places of its scratch: a place is the same memory whatever chunk lies in it.
+struct Region {
+  std::int32_t rank;
   Slot slot;
-  friend bool operator<(Location const& a, Location const& b) {
-    return std::tie(a.rank, a.chunk, a.place, a.slot) < std::tie(b.rank, b.chunk, b.place, b.slot);
-  }
+  std::int32_t begin, end;
 };
 
-// A scratch place is the same memory whatever chunk lies in it.
-Location location(std::int32_t rank, Slot slot, Transfer const& t) {
-  return slot == Slot::data ? Location{rank, t.chunk, 0, slot} : Location{rank, 0, t.place, slot};
+Region region(std::int32_t rank, Slot slot, Transfer const& t) {
+  std::int32_t const begin = slot == Slot::data ? t.chunk : t.place;
+  return {rank, slot, begin, begin + t.count};
 }
 
 }  // namespace
@@ -42,7 +41,8 @@ std::uint64_t Schedule::hash() const {
   for (std::int32_t value : {ranks, chunks, steps, places}) fnv.add(std::uint32_t(value), 4);
   fnv.add(transfers.size(), 8);
   for (Transfer const& t : transfers) {
-    for (std::int32_t value : {t.step, t.source, t.destination, t.chunk, t.place}) fnv.add(std::uint32_t(value), 4);
+    for (std::int32_t value : {t.step, t.source, t.destination, t.chunk, t.count, t.place})
+      fnv.add(std::uint32_t(value), 4);
     fnv.add(
         unsigned(t.action) | unsigned(t.side) << 1 | unsigned(t.source_slot) << 2 | unsigned(t.destination_slot) << 3,
         1);
@@ -53,18 +53,19 @@ std::uint64_t Schedule::hash() const {
 std::vector<bool> needs_staging(Schedule const& schedule) {
   auto const& transfers = schedule.transfers;
   std::vector<bool> staged(transfers.size());
-  std::vector<std::pair<Location, std::size_t>> reads;
+  std::map<std::pair<std::int32_t, Slot>, std::vector<std::pair<Region, std::size_t>>> reads;  // of the step, by rank
   for (std::size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
     reads.clear();
-    for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end)
-      reads.emplace_back(location(transfers[end].source, transfers[end].source_slot, transfers[end]), end);
-    std::sort(reads.begin(), reads.end());
+    for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end) {
+      Region const from = region(transfers[end].source, transfers[end].source_slot, transfers[end]);
+      reads[{from.rank, from.slot}].emplace_back(from, end);
+    }
     for (std::size_t i = begin; i < end; ++i) {
-      Transfer const& t     = transfers[i];
-      Location const target = location(t.destination, t.destination_slot, t);
-      auto reader           = std::lower_bound(reads.begin(), reads.end(), std::make_pair(target, std::size_t(0)));
-      for (; reader != reads.end() && !(target < reader->first); ++reader)
-        if (reader->second != i) staged[i] = true;
+      Region const to  = region(transfers[i].destination, transfers[i].destination_slot, transfers[i]);
+      auto const found = reads.find({to.rank, to.slot});
+      if (found == reads.end()) continue;
+      for (auto const& [from, reader] : found->second)
+        if (reader != i && from.begin < to.end && to.begin < from.end) staged[i] = true;
     }
   }
   return staged;

@@ -22,7 +22,8 @@ struct Transfer {
   std::int32_t source      = 0;
   std::int32_t destination = 0;  // may equal source: a local move
   std::int32_t chunk       = 0;
-  std::int32_t place       = 0;  // of the scratch slot; 0 without one. At most one end of a transfer is scratch.
+  std::int32_t count       = 1;
+  std::int32_t place       = 0;  // of the scratch slot; 0 without one. At most one end is scratch, and then count is 1.
   Action action            = Action::copy;
   Side side                = Side::right;
   Slot source_slot         = Slot::data;
@@ -44,7 +45,7 @@ struct Schedule {
 
 struct ChunkRange {
   std::int64_t begin = 0, end = 0;
-  std::int64_t size() const { return end - begin; }
+  constexpr std::int64_t size() const { return end - begin; }
 };
 
 // The one partition of n elements into chunks: the first n mod chunks are one element longer; chunks may be empty.
@@ -52,6 +53,20 @@ constexpr ChunkRange chunk_range(std::int64_t n, std::int64_t chunks, std::int64
   std::int64_t const base = n / chunks, longer = n % chunks;
   std::int64_t const begin = chunk * base + (chunk < longer ? chunk : longer);
   return {begin, begin + base + (chunk < longer ? 1 : 0)};
+}
+
+// The elements of the n-element vector that a transfer moves.
+constexpr ChunkRange element_range(Schedule const& schedule, Transfer const& t, std::int64_t n) {
+  return {chunk_range(n, schedule.chunks, t.chunk).begin, chunk_range(n, schedule.chunks, t.chunk + t.count - 1).end};
+}
+
+// Elements of scratch that every rank needs, and where in `slot` a transfer's elements begin.
+constexpr std::int64_t scratch_elements(Schedule const& schedule, std::int64_t n) {
+  return schedule.places * chunk_range(n, schedule.chunks, 0).size();
+}
+constexpr std::int64_t offset_in(Slot slot, Schedule const& schedule, Transfer const& t, std::int64_t n) {
+  return slot == Slot::data ? chunk_range(n, schedule.chunks, t.chunk).begin
+                            : t.place * chunk_range(n, schedule.chunks, 0).size();
 }
 
 // One flag per transfer: whether another transfer of the same step reads what this one writes. Such a write has to wait

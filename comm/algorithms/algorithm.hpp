@@ -16,21 +16,24 @@ class Steps {
  public:
   explicit Steps(Schedule& schedule) : m_schedule(schedule) {}
   void next() { ++m_schedule.steps; }  // opens a step; the first call opens step 0
-  void copy(int source, int destination, int chunk) { add(source, destination, chunk, Action::copy, Side::right); }
-  void reduce(int source, int destination, int chunk, Side side) {
-    add(source, destination, chunk, Action::reduce, side);
+  Transfer& copy(int source, int destination, int chunk, int count = 1) {
+    return add(source, destination, chunk, count, Action::copy, Side::right);
+  }
+  Transfer& reduce(int source, int destination, int chunk, int count, Side side) {
+    return add(source, destination, chunk, count, Action::reduce, side);
   }
 
  private:
-  void add(int source, int destination, int chunk, Action action, Side side) {
-    Transfer t;
+  Transfer& add(int source, int destination, int chunk, int count, Action action, Side side) {
+    Transfer& t   = m_schedule.transfers.emplace_back();
     t.step        = m_schedule.steps - 1;
     t.source      = source;
     t.destination = destination;
     t.chunk       = chunk;
+    t.count       = count;
     t.action      = action;
     t.side        = side;
-    m_schedule.transfers.push_back(t);
+    return t;
   }
   Schedule& m_schedule;
 };

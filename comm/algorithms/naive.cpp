@@ -10,7 +10,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   Steps steps(schedule);
   for (int rank = 1; rank < request.ranks; ++rank) {
     steps.next();
-    steps.reduce(rank, 0, 0, Side::right);
+    steps.reduce(rank, 0, 0, 1, Side::right);
   }
   steps.next();
   for (int rank = 1; rank < request.ranks; ++rank) steps.copy(0, rank, 0);

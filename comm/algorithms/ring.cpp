@@ -14,7 +14,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   Steps steps(schedule);
   for (int step = 0; step < k - 1; ++step) {
     steps.next();
-    for (int rank = 0; rank < k; ++rank) steps.reduce(rank, (rank + 1) % k, (rank - step + k) % k, Side::left);
+    for (int rank = 0; rank < k; ++rank) steps.reduce(rank, (rank + 1) % k, (rank - step + k) % k, 1, Side::left);
   }
   for (int step = 0; step < k - 1; ++step) {
     steps.next();

@@ -13,7 +13,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   for (; distance < k; distance *= 2) {
     steps.next();
     for (std::int64_t rank = distance; rank < k; rank += 2 * distance)
-      steps.reduce(int(rank), int(rank - distance), 0, Side::right);
+      steps.reduce(int(rank), int(rank - distance), 0, 1, Side::right);
   }
   while (distance /= 2) {
     steps.next();

@@ -2,6 +2,7 @@
 // Runs a schedule on real numbers, plainly: the independent witness for the prover and for executors. One value per
 // chunk.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -13,7 +14,7 @@ namespace lockstep::comm::oracle {
 
 template <class T>
 struct Result {
-  bool well_formed = true;              // no double write, no read of undefined scratch, no index out of range
+  bool well_formed = true;  // no double write, no read of undefined scratch, no index out of range, no move onto itself
   std::vector<std::vector<T>> vectors;  // [rank][chunk]
 };
 
@@ -31,32 +32,37 @@ Result<T> run(Schedule const& schedule, Input const& input) {
   for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     std::map<Key, T> written;
     for (end = begin; end < all.size() && all[end].step == all[begin].step; ++end) {
-      auto const& t       = all[end];
-      auto const in_range = [](int i, int n) { return i >= 0 && i < n; };
-      bool const scratch  = t.source_slot == Slot::scratch || t.destination_slot == Slot::scratch;
-      if (!in_range(t.source, schedule.ranks) || !in_range(t.destination, schedule.ranks) ||
-          !in_range(t.chunk, schedule.chunks) || (scratch && !in_range(t.place, schedule.places))) {
-        result.well_formed = false;
-        continue;
-      }
-      auto const key  = [&](int rank, Slot slot) { return Key{rank, slot, slot == Slot::data ? t.chunk : t.place}; };
-      auto const read = [&](int rank, Slot slot) -> std::optional<T> {
-        auto const found = memory.find(key(rank, slot));
-        if (found == memory.end()) return std::nullopt;
-        if (slot == Slot::scratch && scratch_holds[{rank, t.place}] != t.chunk) return std::nullopt;
-        return found->second;
-      };
-      auto value = read(t.source, t.source_slot);
-      if (value && t.action == Action::reduce) {
-        auto const own = read(t.destination, t.destination_slot);
-        if (!own)
-          value.reset();
-        else
-          value = t.side == Side::left ? *value + *own : *own + *value;
-      }
-      if (!value || !written.emplace(key(t.destination, t.destination_slot), *value).second) {
-        result.well_formed = false;
-        continue;
+      for (int part = 0; part < std::max(1, all[end].count); ++part) {
+        auto t = all[end];
+        t.chunk += part;
+        auto const in_range = [](int i, int n) { return i >= 0 && i < n; };
+        bool const scratch  = t.source_slot == Slot::scratch || t.destination_slot == Slot::scratch;
+        if (!in_range(t.source, schedule.ranks) || !in_range(t.destination, schedule.ranks) ||
+            !in_range(t.chunk, schedule.chunks) || t.count < 1 || (scratch && !in_range(t.place, schedule.places)) ||
+            (scratch && t.count != 1) || (t.source_slot == Slot::scratch && t.destination_slot == Slot::scratch) ||
+            (!scratch && t.source == t.destination)) {
+          result.well_formed = false;
+          continue;
+        }
+        auto const key  = [&](int rank, Slot slot) { return Key{rank, slot, slot == Slot::data ? t.chunk : t.place}; };
+        auto const read = [&](int rank, Slot slot) -> std::optional<T> {
+          auto const found = memory.find(key(rank, slot));
+          if (found == memory.end()) return std::nullopt;
+          if (slot == Slot::scratch && scratch_holds[{rank, t.place}] != t.chunk) return std::nullopt;
+          return found->second;
+        };
+        auto value = read(t.source, t.source_slot);
+        if (value && t.action == Action::reduce) {
+          auto const own = read(t.destination, t.destination_slot);
+          if (!own)
+            value.reset();
+          else
+            value = t.side == Side::left ? *value + *own : *own + *value;
+        }
+        if (!value || !written.emplace(key(t.destination, t.destination_slot), *value).second) {
+          result.well_formed = false;
+          continue;
+        }
       }
     }
     for (std::size_t i = begin; i < end; ++i)

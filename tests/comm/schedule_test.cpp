@@ -33,7 +33,7 @@ TEST(Schedule, HashSeesEveryField) {
   base.algorithm = "a";
   base.ranks     = 2;
   base.transfers = {Transfer{}, Transfer{}};
-  std::vector<Schedule> variants(14, base);
+  std::vector<Schedule> variants(16, base);
   variants[1].algorithm                 = "b";
   variants[2].ranks                     = 3;
   variants[3].chunks                    = 2;
@@ -47,8 +47,9 @@ TEST(Schedule, HashSeesEveryField) {
   variants[11].transfers[1].action      = Action::reduce;
   variants[12].transfers[1].side        = Side::left;
   variants[13].transfers[1].source_slot = Slot::scratch;
-  variants.push_back(base);
+
   variants[14].transfers[1].destination_slot = Slot::scratch;
+  variants[15].transfers[1].count            = 2;
   for (std::size_t i = 0; i < variants.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) EXPECT_NE(variants[i].hash(), variants[j].hash()) << i << ' ' << j;
   EXPECT_EQ(base.hash(), Schedule(base).hash());
@@ -66,6 +67,9 @@ TEST(Schedule, StagingIsNeededWhereAStepReadsWhatItWrites) {
   EXPECT_EQ(needs_staging(exchange), (std::vector<bool>{true, true}));
   exchange.transfers[1].chunk = 1;
   EXPECT_EQ(needs_staging(exchange), (std::vector<bool>{false, false}));
+  exchange.transfers[0].count = 2;
+  EXPECT_EQ(needs_staging(exchange), (std::vector<bool>{true, true}));
+  exchange.transfers[0]      = there;
   exchange.transfers[1]      = back;
   exchange.transfers[1].step = 1;
   EXPECT_EQ(needs_staging(exchange), (std::vector<bool>{false, false}));
