@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/trainer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "kernels/error.hpp"
+#include "kernels/fingerprint.hpp"
+#include "kernels/gradient_sum.hpp"
+#include "kernels/kokkos_compat.hpp"
+#include "kernels/random.hpp"
+#include "kernels/sgd.hpp"
+#include "miniapp/executor.hpp"
+#include "miniapp/sha256.hpp"
+#include "miniapp/shards.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr double weight_deviation = 0.01;
+constexpr bool one_memory         = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
+
+template <class T>
+Buffer<T> allocate(Space const& space, char const* label, std::int64_t count) {
+  return Buffer<T>(Kokkos::view_alloc(space, std::string("lockstep::trainer::") + label), std::size_t(count));
+}
+
+template <class T>
+Buffer<T> part(Buffer<T> const& buffer, std::int64_t begin, std::int64_t end) {
+  return Kokkos::subview(buffer, std::make_pair(std::size_t(begin), std::size_t(end)));
+}
+
+template <class T>
+void copy_in(Space const& space, Buffer<T> const& to, std::vector<T> const& from) {
+  Kokkos::View<T const*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const view(from.data(),
+                                                                                                from.size());
+  Kokkos::deep_copy(space, part(to, 0, std::int64_t(from.size())), view);
+  fence(space, "lockstep::trainer::copy_in");
+}
+
+template <class T>
+std::vector<T> copy_out(Space const& space, Buffer<T> const& from) {
+  std::vector<T> to(from.extent(0));
+  Kokkos::View<T*, Kokkos::HostSpace, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const view(to.data(), to.size());
+  Kokkos::deep_copy(space, view, from);
+  fence(space, "lockstep::trainer::copy_out");
+  return to;
+}
+
+DeviceDataset upload(Space const& space, Dataset const& host) {
+  DeviceDataset device{allocate<std::uint8_t>(space, "images", std::int64_t(host.images.size())),
+                       allocate<std::uint8_t>(space, "labels", host.count), host.count};
+  copy_in(space, device.images, host.images);
+  copy_in(space, device.labels, host.labels);
+  return device;
+}
+
+// Tensors' places in a row of gradients; the loss is one more tensor behind them.
+TensorLayout layout_of(Network const& network, bool with_loss) {
+  TensorLayout layout;
+  for (auto const& tensor : network.tensors) layout.offsets.push_back(tensor.offset);
+  layout.offsets.push_back(network.parameters);
+  if (with_loss) layout.offsets.push_back(network.parameters + 1);
+  return layout;
+}
+
+std::string describe(TrainerOptions const& options, Network const& network, Dataset const& train, Dataset const& test) {
+  std::ostringstream text;
+  text << options.batch << ' ' << std::hexfloat << options.learning_rate << ' ' << options.seed << ' '
+       << int(options.reduction) << ' ' << options.allreduce << ' ' << options.fuse << ' ' << options.accumulate << ' '
+       << train.count << ' ' << train.sha256 << ' ' << test.count << ' ' << test.sha256;
+  for (auto const& tensor : network.tensors) text << ' ' << tensor.name << ' ' << tensor.count;
+  return text.str();
+}
+
+std::uint64_t hash_of(std::string const& text) {
+  return std::stoull(sha256(text.data(), text.size()).substr(0, 16), nullptr, 16);
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  struct Device {
+    Space space;
+    Executor executor;
+    DeviceDataset train, test;
+    Buffer<std::int32_t> order;
+    Buffer<float> parameters, rows, gradient;
+    Buffer<std::int64_t> exponents, fixed, prints, correct;
+    Buffer<std::uint64_t> print;
+  };
+
+  comm::Communicator& communicator;
+  Network network;
+  TrainerOptions options;
+  TensorLayout row_layout, parameter_layout;
+  std::vector<Device> devices;
+  std::vector<GradientSum> sums;
+  // Views of all local devices, as collectives take them: the whole, and tensor by tensor.
+  std::vector<Buffer<std::int64_t>> exponents, prints, correct;
+  std::vector<std::vector<Buffer<std::int64_t>>> fixed;
+  std::vector<std::vector<Buffer<float>>> gradients;
+  std::int64_t images = 0, test_images = 0, step = 0, shuffled_epoch = -1;
+  Divergence divergence;
+
+  Impl(comm::Communicator& world, Network net, Dataset const& train, Dataset const& test, TrainerOptions const& given)
+      : communicator(world),
+        network(std::move(net)),
+        options(given),
+        row_layout(layout_of(network, true)),
+        parameter_layout(layout_of(network, false)),
+        images(train.count),
+        test_images(test.count) {
+    LOCKSTEP_THROW_IF(options.batch < 1, ExitCode::usage,
+                      "batch of " + std::to_string(options.batch) + "; expected 1 or more");
+    LOCKSTEP_THROW_IF(options.accumulate < 1, ExitCode::usage,
+                      std::to_string(options.accumulate) + " micro-batches; expected 1 or more");
+    LOCKSTEP_THROW_IF(images < 1, ExitCode::usage, "no training images; expected 1 or more");
+    for (auto const* data : {&train, &test})
+      LOCKSTEP_THROW_IF(data->count > 0 && (data->height != network.input.height || data->width != network.input.width),
+                        ExitCode::usage,
+                        "images of " + std::to_string(data->height) + "x" + std::to_string(data->width) +
+                            "; the network expects " + std::to_string(network.input.height) + "x" +
+                            std::to_string(network.input.width));
+    communicator.agree("options and data sets", hash_of(describe(options, network, train, test)));
+
+    for (int local = 0; local < communicator.local_size(); ++local) add_device(local, train, test);
+    collect_views();
+    start();
+  }
+
+  void add_device(int local, Dataset const& train, Dataset const& test) {
+    Space const& space      = communicator.instance(local);
+    bool const share        = one_memory && local > 0;  // read-only data needs one copy per memory
+    std::int64_t const rows = most_shards(communicator.rank(local)), row = row_layout.count();
+    int const tensors = row_layout.tensors();
+    devices.push_back(
+        {space, Executor(space, network), share ? devices[0].train : upload(space, train),
+         share ? devices[0].test : upload(space, test),
+         share ? devices[0].order : allocate<std::int32_t>(space, "order", images),
+         allocate<float>(space, "parameters", network.parameters), allocate<float>(space, "rows", rows * row),
+         allocate<float>(space, "gradient", row), allocate<std::int64_t>(space, "exponents", tensors),
+         allocate<std::int64_t>(space, "fixed", row), allocate<std::int64_t>(space, "prints", 2 * tensors),
+         allocate<std::int64_t>(space, "correct", 1), allocate<std::uint64_t>(space, "print", tensors - 1)});
+    sums.emplace_back(space, row_layout);
+  }
+
+  void collect_views() {
+    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
+    if (options.fuse)
+      parts.emplace_back(0, row_layout.count());
+    else
+      for (int t = 0; t < row_layout.tensors(); ++t)
+        parts.emplace_back(row_layout.offsets[t], row_layout.offsets[t + 1]);
+    for (auto const& device : devices) {
+      exponents.push_back(device.exponents);
+      prints.push_back(device.prints);
+      correct.push_back(device.correct);
+    }
+    for (auto const& [begin, end] : parts) {
+      fixed.emplace_back();
+      gradients.emplace_back();
+      for (auto const& device : devices) {
+        fixed.back().push_back(part(device.fixed, begin, end));
+        gradients.back().push_back(part(device.gradient, begin, end));
+      }
+    }
+  }
+
+  void start() {
+    std::vector<float> values(std::size_t(network.parameters), 0.0f);
+    if (communicator.process() == 0) {
+      for (auto const& layer : network.layers) {
+        if (layer.weight < 0) continue;
+        Tensor const& weight = network.tensors[std::size_t(layer.weight)];
+        auto const drawn     = normal_values(options.seed, std::uint64_t(layer.weight), weight.count, weight_deviation);
+        std::copy(drawn.begin(), drawn.end(), values.begin() + weight.offset);
+      }
+      copy_in(devices[0].space, devices[0].parameters, values);
+    }
+    std::vector<Buffer<float>> all;
+    for (auto const& device : devices) all.push_back(device.parameters);
+    communicator.broadcast(all);
+    compare_replicas();
+  }
+
+  std::int64_t steps_per_epoch() const { return (images + options.batch - 1) / options.batch; }
+
+  // Of the full minibatch and of an epoch's short last one, which can have more shards.
+  std::int64_t most_shards(int rank) const {
+    std::int64_t most = 0;
+    for (std::int64_t n : {std::min(options.batch, images), images % options.batch})
+      most = std::max(most, ShardPlan::for_batch(n).shards_of(rank, communicator.size()).size());
+    return most;
+  }
+
+  void shuffle(std::int64_t epoch) {
+    if (epoch == shuffled_epoch) return;
+    auto const order = permutation(images, options.seed, std::uint64_t(epoch));
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      if (local == 0 || !one_memory) copy_in(devices[local].space, devices[local].order, order);
+    shuffled_epoch = epoch;
+  }
+
+  StepResult advance() {
+    ScopedRegion const region("lockstep::trainer::step");
+    shuffle(step / steps_per_epoch());
+    std::int64_t const first = step % steps_per_epoch() * options.batch;
+    std::int64_t const n     = std::min(options.batch, images - first);
+    ShardPlan const plan     = ShardPlan::for_batch(n);
+
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      shard_gradients(devices[local], plan, first, plan.shards_of(communicator.rank(int(local)), communicator.size()));
+    if (options.reduction == Reduction::exact)
+      reduce_exact(plan, n);
+    else
+      reduce_plain(plan, n);
+    for (auto const& device : devices)
+      sgd(device.space, float(options.learning_rate), part(device.gradient, 0, network.parameters), device.parameters);
+    ++step;
+    compare_replicas();
+    auto const loss = copy_out(devices[0].space, part(devices[0].gradient, network.parameters, row_layout.count()));
+    return {step, n, double(loss[0])};
+  }
+
+  void shard_gradients(Device& device, ShardPlan const& plan, std::int64_t first, Interval run) {
+    for (std::int64_t micro = 0; micro < options.accumulate; ++micro) {
+      auto const piece = comm::chunk_range(run.size(), options.accumulate, micro);
+      if (piece.size() == 0) continue;
+      Interval const shards{run.begin + piece.begin, run.begin + piece.end};
+      device.executor.gradients(device.space, device.train, device.order, first, plan, shards, device.parameters,
+                                part(device.rows, piece.begin * row_layout.count(), piece.end * row_layout.count()));
+    }
+  }
+
+  void reduce_exact(ShardPlan const& plan, std::int64_t n) {
+    ScopedRegion const region("lockstep::trainer::reduce");
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      sums[local].exponents(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].exponents);
+    communicator.allreduce(options.allreduce, comm::Op::max, exponents);
+    refuse_not_finite();
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      sums[local].fixed_point(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].exponents,
+                              plan.shards, devices[local].fixed);
+    for (auto const& buffers : fixed) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      sums[local].to_float(devices[local].space, devices[local].fixed, devices[local].exponents, plan.shards, n,
+                           devices[local].gradient);
+  }
+
+  void reduce_plain(ShardPlan const& plan, std::int64_t n) {
+    ScopedRegion const region("lockstep::trainer::reduce");
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      sums[local].plain(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].gradient);
+    for (auto const& buffers : gradients) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      sums[local].divide(devices[local].space, devices[local].gradient, n);
+      sums[local].exponents(devices[local].space, devices[local].gradient, 1, devices[local].exponents);
+    }
+    refuse_not_finite();
+  }
+
+  std::int64_t rows_of(ShardPlan const& plan, std::size_t local) const {
+    return plan.shards_of(communicator.rank(int(local)), communicator.size()).size();
+  }
+
+  // The exponents are the same on all ranks, and so is this verdict.
+  void refuse_not_finite() const {
+    auto const codes = copy_out(devices[0].space, devices[0].exponents);
+    for (std::size_t t = 0; t < codes.size(); ++t)
+      LOCKSTEP_THROW_IF(codes[t] >= exponent_not_finite, ExitCode::wrong_result,
+                        "step " + std::to_string(step + 1) + ": " +
+                            (t < network.tensors.size() ? "the gradient of " + network.tensors[t].name : "the loss") +
+                            " is not finite");
+  }
+
+  void compare_replicas() {
+    if (communicator.size() == 1) return;
+    ScopedRegion const region("lockstep::trainer::compare_replicas");
+    std::size_t const tensors = network.tensors.size();
+    std::vector<std::vector<std::uint64_t>> own;
+    for (auto const& device : devices) {
+      fingerprints(device.space, device.parameters, parameter_layout, device.print);
+      own.push_back(copy_out(device.space, device.print));
+      // The largest of x and of ~x together give the largest and the smallest x.
+      std::vector<std::int64_t> both(2 * (tensors + 1), 0);
+      for (std::size_t t = 0; t < tensors; ++t) {
+        both[t]           = std::int64_t(own.back()[t]);
+        both[tensors + t] = ~both[t];
+      }
+      copy_in(device.space, device.prints, both);
+    }
+    communicator.allreduce(options.allreduce, comm::Op::max, prints);
+    auto const most = copy_out(devices[0].space, devices[0].prints);
+    if (divergence.found) return;
+    for (std::size_t t = 0; t < tensors && !divergence.found; ++t)
+      if (most[t] != ~most[tensors + t]) divergence = {true, step, network.tensors[t].name, ranks_that_differ(own, t)};
+  }
+
+  std::string ranks_that_differ(std::vector<std::vector<std::uint64_t>> const& own, std::size_t tensor) {
+    std::vector<std::vector<std::uint64_t>> all;  // [local][process]
+    for (auto const& prints_of_device : own) all.push_back(communicator.gather(prints_of_device[tensor]));
+    std::string ranks;
+    for (int process = 0; process < communicator.processes(); ++process)
+      for (int local = 0; local < communicator.local_size(); ++local)
+        if (all[std::size_t(local)][std::size_t(process)] != all[0][0])
+          ranks += (ranks.empty() ? "" : ",") + std::to_string(process * communicator.local_size() + local);
+    return ranks;
+  }
+
+  std::int64_t count_correct() {
+    ScopedRegion const region("lockstep::trainer::evaluate");
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device     = devices[local];
+      auto const range = comm::chunk_range(test_images, communicator.size(), communicator.rank(int(local)));
+      Kokkos::deep_copy(device.space, device.correct, std::int64_t(0));
+      device.executor.count_correct(device.space, device.test, {range.begin, range.end}, device.parameters,
+                                    device.correct);
+    }
+    communicator.allreduce(options.allreduce, comm::Op::sum, correct);
+    return copy_out(devices[0].space, devices[0].correct)[0];
+  }
+
+  std::int64_t count_correct_alone() {
+    auto& device = devices[0];
+    Kokkos::deep_copy(device.space, device.correct, std::int64_t(0));
+    device.executor.count_correct(device.space, device.test, {0, test_images}, device.parameters, device.correct);
+    return copy_out(device.space, device.correct)[0];
+  }
+};
+
+Trainer::Trainer(comm::Communicator& communicator, Network network, Dataset const& train, Dataset const& test,
+                 TrainerOptions const& options)
+    : m_impl(std::make_unique<Impl>(communicator, std::move(network), train, test, options)) {}
+
+Trainer::~Trainer() = default;
+
+Network const& Trainer::network() const {
+  return m_impl->network;
+}
+std::int64_t Trainer::steps_per_epoch() const {
+  return m_impl->steps_per_epoch();
+}
+std::int64_t Trainer::step() const {
+  return m_impl->step;
+}
+StepResult Trainer::advance() {
+  return m_impl->advance();
+}
+Divergence const& Trainer::divergence() const {
+  return m_impl->divergence;
+}
+std::int64_t Trainer::count_correct() {
+  return m_impl->count_correct();
+}
+std::int64_t Trainer::count_correct_alone() {
+  return m_impl->count_correct_alone();
+}
+
+std::vector<float> Trainer::parameters(int local) const {
+  auto const& device = m_impl->devices.at(std::size_t(local));
+  return copy_out(device.space, device.parameters);
+}
+
+void Trainer::restore(std::vector<float> const& parameters, std::int64_t step) {
+  LOCKSTEP_THROW_IF(
+      std::int64_t(parameters.size()) != m_impl->network.parameters, ExitCode::usage,
+      std::to_string(parameters.size()) + " parameters; the network has " + std::to_string(m_impl->network.parameters));
+  for (auto const& device : m_impl->devices) copy_in(device.space, device.parameters, parameters);
+  m_impl->step = step;
+  m_impl->compare_replicas();
+}
+
+std::string Trainer::parameters_sha256() const {
+  static_assert(sizeof(float) == 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+                "the hash is of little-endian float32");
+  auto const values = parameters(0);
+  return sha256(values.data(), values.size() * sizeof(float));
+}
+
+}  // namespace lockstep

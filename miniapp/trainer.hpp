@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Data-parallel training: one replica of the parameters a device, gradients of whole shards, one reduction, one update.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "kernels/types.hpp"
+#include "miniapp/data/dataset.hpp"
+#include "miniapp/network.hpp"
+
+namespace lockstep {
+
+enum class Reduction {
+  exact,  // 64-bit fixed point: the same bits for every number of devices
+  plain   // float32 sums (`--reduction float`)
+};
+
+struct TrainerOptions {
+  std::int64_t batch      = 256;  // of all devices together
+  double learning_rate    = 0.2;
+  std::uint64_t seed      = 1;
+  Reduction reduction     = Reduction::exact;
+  std::string allreduce   = "ring";  // a name from comm::algorithm_names()
+  bool fuse               = true;    // one call for all tensors, or one call a tensor
+  std::int64_t accumulate = 1;       // micro-batches a step
+};
+
+struct StepResult {
+  std::int64_t step   = 0;  // since the start of training, from 1
+  std::int64_t images = 0;  // in this minibatch
+  double loss         = 0;  // mean over the minibatch, before the update
+};
+
+// The first difference between replicas; step 0: at the start.
+struct Divergence {
+  bool found        = false;
+  std::int64_t step = 0;
+  std::string tensor;
+  std::string ranks;  // those that differ from rank 0
+};
+
+class Trainer {
+ public:
+  // Collective. Draws the parameters on rank 0 - weights normal(0, 0.01), biases 0 - and gives them to all. Throws
+  // Error when the processes' options or data differ.
+  Trainer(comm::Communicator& communicator, Network network, Dataset const& train, TrainerOptions const& options);
+  ~Trainer();
+
+  Network const& network() const;
+  std::int64_t steps_per_epoch() const;
+  std::int64_t step() const;  // steps done
+
+  // Collective. One minibatch: the epoch's order is a function of (seed, epoch) alone, the last minibatch of an epoch
+  // may be short, its gradient is still a mean over its own images. Throws Error (wrong_result) naming step and tensor,
+  // on all ranks alike, when a gradient or the loss is not finite; the parameters are then those before the step.
+  StepResult advance();
+
+  // Compared after every step by 64-bit fingerprints of each tensor; the same verdict on all ranks.
+  Divergence const& divergence() const;
+  bool replicas_equal() const { return !divergence().found; }
+
+  // Collective. Correct predictions on the test images, all devices together, each image once.
+  std::int64_t count_correct();
+  // The same on every process's first device alone: the reference.
+  std::int64_t count_correct_alone();
+
+  // Host copies of a local device's replica.
+  std::vector<float> parameters(int local = 0) const;
+  // Collective. Continues from a saved state: every replica gets the values, the next minibatch is number step + 1.
+  void restore(std::vector<float> const& parameters, std::int64_t step);
+
+  // SHA-256 of the first local device's float32 parameters in order, little-endian.
+  std::string parameters_sha256() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> m_impl;
+};
+
+}  // namespace lockstep
