@@ -12,7 +12,8 @@ struct Dataset {
   std::int64_t count = 0;
   std::vector<std::uint8_t> images;  // [count][height][width], 0..255
   std::vector<std::uint8_t> labels;  // [count], 0..9
-  std::string sha256;  // of the decoded images, then the decoded labels, whole files' content without headers
+  std::string
+      sha256;  // of the images, then the labels: all that the files hold, without headers; or all that was drawn
 };
 
 struct TrainTest {

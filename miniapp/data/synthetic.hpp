@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The embedded data set: ten kinds of drawn signs, 28 x 28, jittered, dimmed, cluttered and noisy. Integer arithmetic
+// and counter-based random numbers only, so that every machine draws the same bytes; image i does not depend on how
+// many are drawn.
+#pragma once
+#include "miniapp/data/dataset.hpp"
+
+namespace lockstep {
+
+constexpr std::int64_t synthetic_train_images = 60000, synthetic_test_images = 10000;
+
+enum class SyntheticPart { train, test };
+
+// count images of 28 x 28; count >= 1.
+Dataset make_synthetic(SyntheticPart part, std::int64_t count);
+
+}  // namespace lockstep
