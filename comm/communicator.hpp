@@ -14,16 +14,31 @@
 
 namespace lockstep::comm {
 
+// NaN rule, for all transports of our own: where an operand is NaN, or a sum is Inf - Inf, the result is the positive
+// quiet NaN without payload, for max and min too. max(-0, +0) is +0, min is -0. Operations are so commutative bit for
+// bit. Sums of int64 wrap. `mpi` follows the MPI library's rules.
 enum class Op { sum, max, min };
 
-struct Traffic {  // of this process's devices, since construction
+struct Traffic {  // of this process's devices, since construction; what a peer reads in shared memory counts as sent
   std::int64_t bytes_sent = 0, messages_sent = 0, bytes_reduced = 0;
 };
 
+// How processes exchange data. Devices of one process always use each other's memory.
+enum class Transport {
+  automatic,     // shared_memory where it works, else messages
+  messages,      // MPI point to point
+  shared_memory  // a window that the processes of a node read each other's data in; messages between nodes
+};
+
 struct CommunicatorOptions {
-  std::chrono::duration<double> timeout{
-      60};                        // of any single wait; then Error (timeout) naming rank and step, on all ranks
-  bool check_every_call = false;  // agree on (op, type, length, algorithm, sequence number) before every call
+  // Of any single wait. Then the whole job ends with exit code 3 and a message naming rank and step.
+  std::chrono::duration<double> timeout{60};
+  bool check_every_call          = false;  // agree on (op, type, length, algorithm, sequence number) before every call
+  Transport transport            = Transport::automatic;
+  bool host_staging              = false;  // messages pass through host memory even where MPI could read the device's
+  std::int64_t max_message_bytes = std::int64_t(1) << 30;  // longer messages are split
+  int processes_per_node =
+      0;  // 0: as MPI says; else nodes are runs of that many processes (to try several on one machine)
   // This process's devices are the world, also when MPI is initialised: what a run is compared with.
   bool alone = false;
   // Applied to every schedule before it is used; the verifier plants faults with it. Empty: schedules are used as made.
@@ -33,7 +48,7 @@ struct CommunicatorOptions {
 class Communicator {
  public:
   // One device per instance. Uses MPI when it is initialised (MPI_COMM_WORLD duplicated). Every process gives the same
-  // number of instances.
+  // number of instances and runs the same executable; else Error (wrong_result) naming the processes that differ.
   explicit Communicator(std::vector<Space> instances, CommunicatorOptions const& options = {});
   ~Communicator();
   Communicator(Communicator&&) noexcept;
@@ -44,17 +59,28 @@ class Communicator {
   int local_size() const;  // devices in this process
   int rank(int local) const { return process() * local_size() + local; }
   Space const& instance(int local) const;
+  int ranks_per_node() const;  // 0 if nodes differ
 
-  // In place, collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same
-  // bits. `algorithm` is a name from algorithm_names(). T: float, double, std::int64_t.
+  // What allreduce accepts here: algorithm_names(), then `mpi` (MPI_Allreduce).
+  std::vector<std::string> algorithms() const;
+  // "in-process", "messages", "shared memory" ...
+  std::string transport() const;
+
+  // Collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same bits.
+  // `algorithm` is one of algorithms(). T: float, double, std::int64_t. What ranks must agree on is compared at the
+  // first use of a (algorithm, op, T, length): Error (wrong_result) naming the ranks that differ.
   template <class T>
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& buffers);
+  // Out of place; inputs stay as they are. An input may be its output, but must not overlap it in part.
+  template <class T>
+  void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& inputs,
+                 std::vector<Buffer<T>> const& outputs);
 
   // Copies rank 0's buffer to all.
   template <class T>
   void broadcast(std::vector<Buffer<T>> const& buffers);
 
-  // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. one value per
+  // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. One value per
   // process.
   void agree(std::string_view what, std::uint64_t value);
   // Every process gets all processes' values, in process order.

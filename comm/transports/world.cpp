@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/transports/world.hpp"
+
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <new>
+
+namespace lockstep::comm {
+namespace {
+
+std::int64_t now_ns() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return std::int64_t(time.tv_sec) * 1000000000 + time.tv_nsec;
+}
+
+constexpr std::int64_t millisecond = 1000000;
+
+// Launchers answer the death of one process with SIGTERM for the others. A process that waits takes it as a hint to
+// name the dead one first.
+volatile std::sig_atomic_t g_terminated = 0;
+void on_terminate(int) {
+  g_terminated = 1;
+}
+
+// Of this program's file, so that processes of different builds do not work together.
+std::uint64_t executable_hash() {
+  static std::uint64_t const value = [] {
+    std::ifstream file("/proc/self/exe", std::ios::binary);
+    std::vector<char> block(1 << 20);
+    std::uint64_t hash = 0;
+    while (file.read(block.data(), std::streamsize(block.size())) || file.gcount() > 0) {
+      hash = hash_bytes(block.data(), std::size_t(file.gcount()), hash);
+      if (!file) break;
+    }
+    return hash;
+  }();
+  return value;
+}
+
+}  // namespace
+
+std::uint64_t hash_bytes(void const* data, std::size_t size, std::uint64_t hash) {
+  auto const* bytes = static_cast<unsigned char const*>(data);
+  for (; size >= 8; size -= 8, bytes += 8) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes, 8);
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
+    hash ^= hash >> 29;
+  }
+  for (; size > 0; --size, ++bytes) hash = (hash ^ *bytes) * 1099511628211ull;
+  return hash;
+}
+
+World::World(CommunicatorOptions const& options, int local_size) : m_local_size(local_size) {
+  m_timeout    = std::int64_t(options.timeout.count() * 1e9);
+  m_exceptions = std::uncaught_exceptions();
+  m_status.assign(1, &m_own);
+#ifdef LOCKSTEP_HAVE_MPI
+  int initialized = 0, finalized = 0;
+  check(MPI_Initialized(&initialized), "MPI_Initialized");
+  check(MPI_Finalized(&finalized), "MPI_Finalized");
+  if (initialized && !finalized && !options.alone) {
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &m_comm), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(m_comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check(MPI_Comm_rank(m_comm, &m_process), "MPI_Comm_rank");
+    check(MPI_Comm_size(m_comm, &m_processes), "MPI_Comm_size");
+  }
+  if (m_processes == 1) return;
+  m_status.assign(std::size_t(m_processes), nullptr);
+  m_status[std::size_t(m_process)] = &m_own;
+
+  check(MPI_Comm_split_type(m_comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &m_node), "MPI_Comm_split_type");
+  if (options.processes_per_node > 0) {
+    MPI_Comm part = MPI_COMM_NULL;
+    check(MPI_Comm_split(m_node, m_process / options.processes_per_node, 0, &part), "MPI_Comm_split");
+    check(MPI_Comm_free(&m_node), "MPI_Comm_free");
+    m_node = part;
+  }
+  check(MPI_Comm_set_errhandler(m_node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+
+  m_board = allocate_shared(sizeof(Status));
+  if (!m_board.bases.empty()) {
+    m_mine = new (m_board.bases[std::size_t(m_process)]) Status;
+    m_mine->pid.store(getpid());
+    m_mine->beat.store(now_ns());
+    for (std::size_t p = 0; p < m_board.bases.size(); ++p) m_status[p] = reinterpret_cast<Status*>(m_board.bases[p]);
+  }
+  int size = 0, first = m_process;
+  check(MPI_Comm_size(m_node, &size), "MPI_Comm_size");
+  check(MPI_Bcast(&first, 1, MPI_INT, 0, m_node), "MPI_Bcast");
+
+  struct NodeFacts {
+    int size, first;
+    cpu_set_t cores;
+  };
+  NodeFacts mine{size, first, {}};
+  CPU_ZERO(&mine.cores);
+  if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) CPU_SET(0, &mine.cores);
+  std::vector<NodeFacts> all(std::size_t(m_processes), mine);
+  allgather(&mine, sizeof mine, all.data(), "start");
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  m_processes_per_node = size;
+  for (int p = 0; p < m_processes; ++p) {
+    auto const& other = all[std::size_t(p)];
+    if (other.size != size || other.first != p / size * size) m_processes_per_node = 0;
+    if (other.first == first) CPU_OR(&cores, &cores, &other.cores);
+  }
+  m_oversubscribed = size > CPU_COUNT(&cores);
+  m_spins          = m_oversubscribed ? 1 : 2000;
+
+  // Only where process numbers mean the same to all of the node (not one container each) can the dead be told.
+  m_sees_pids = !m_board.bases.empty();
+  for (auto const* status : m_status)
+    if (status && kill(pid_t(status->pid.load()), 0) != 0 && errno != EPERM) m_sees_pids = false;
+  check_same_executable();
+#endif
+}
+
+World::~World() {
+#ifdef LOCKSTEP_HAVE_MPI
+  if (m_comm == MPI_COMM_NULL) return;
+  // While an exception unwinds this process the others may not come: leave what only all can free.
+  if (std::uncaught_exceptions() > m_exceptions) return;
+  if (m_processes > 1) {
+    barrier("end");
+    release_shared(m_board);
+    MPI_Comm_free(&m_node);
+  }
+  MPI_Comm_free(&m_comm);
+#endif
+}
+
+std::string World::ranks_of(int process) const {
+  int const first = process * m_local_size;
+  if (m_local_size == 1) return "rank " + std::to_string(first);
+  return "ranks " + std::to_string(first) + ".." + std::to_string(first + m_local_size - 1);
+}
+
+void World::enter(char const* label, std::uint64_t signature) {
+  m_mine->signature.store(signature, std::memory_order_relaxed);
+  std::strncpy(m_mine->label, label, sizeof m_mine->label - 1);
+  m_mine->step.store(0, std::memory_order_relaxed);
+  m_mine->call.store(++m_call, std::memory_order_release);
+}
+
+void World::fail(ExitCode code, std::string const& message) const {
+  if (m_processes == 1) throw Error(code, message);
+#ifdef LOCKSTEP_HAVE_MPI
+  Status* speaker = nullptr;
+  for (auto* status : m_status)
+    if (status && !speaker) speaker = status;
+  if (speaker->spoken.fetch_add(1) == 0) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    std::fprintf(stderr, "lockstep: %s\n", message.c_str());
+    std::fflush(stderr);
+  } else {
+    sleep(1);  // the speaker ends this process
+  }
+  // The library's own way to end may hang as well.
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(2);
+  MPI_Abort(MPI_COMM_WORLD, int(code));
+#endif
+  _exit(int(code));
+}
+
+std::vector<int> World::least_advanced() const {
+  std::vector<int> found;
+  std::int64_t call = INT64_MAX, step = INT64_MAX;
+  for (int p = 0; p < m_processes; ++p) {
+    auto const* status = m_status[std::size_t(p)];
+    if (!status) continue;
+    std::int64_t const c = status->call.load(std::memory_order_acquire),
+                       s = status->step.load(std::memory_order_acquire);
+    if (c < call || (c == call && s < step)) {
+      call = c;
+      step = s;
+      found.clear();
+    }
+    if (c == call && s == step) found.push_back(p);
+  }
+  return found;
+}
+
+// The character that the system gives a process's state: R, S, T (stopped), Z (dead, not yet collected); 0: no such
+// process.
+static char process_state(std::int64_t pid) {
+  if (kill(pid_t(pid), 0) != 0 && errno == ESRCH) return 0;
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  if (!std::getline(file, line)) return '?';
+  auto const name_end = line.rfind(')');
+  return name_end == std::string::npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
+}
+
+bool World::is_dead(int process) const {
+  if (!m_sees_pids || process == m_process || !on_node(process)) return false;
+  char const state = process_state(m_status[std::size_t(process)]->pid.load());
+  return state == 0 || state == 'Z' || state == 'X';
+}
+
+std::string World::state_of(int process) const {
+  auto const* status = m_status[std::size_t(process)];
+  if (!status) return "";
+  std::string const pid = "process " + std::to_string(status->pid.load());
+  if (!m_sees_pids) return pid;
+  char const state = process_state(status->pid.load());
+  if (state == 0 || state == 'Z' || state == 'X') return pid + " is dead";
+  if (state == 'T' || state == 't') return pid + " is stopped";
+  return pid + " is alive";
+}
+
+std::string World::blame(int peer, std::int64_t waited) const {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g s", double(waited) * 1e-9);
+  auto const place = [](Status const& status) {
+    std::int64_t const step = status.step.load();
+    std::string const what  = std::string("'") + status.label + "', call " + std::to_string(status.call.load());
+    return step == Status::finished ? "after " + what : "in " + what + ", step " + std::to_string(step);
+  };
+  auto suspects = least_advanced();
+  std::vector<int> stale;
+  for (int p : suspects)
+    if (p != m_process && now_ns() - m_status[std::size_t(p)]->beat.load() > std::max(waited / 2, 100 * millisecond))
+      stale.push_back(p);
+  if (!stale.empty()) suspects = stale;
+  suspects.erase(std::remove(suspects.begin(), suspects.end(), m_process), suspects.end());
+  if (suspects.empty() && peer >= 0) suspects.push_back(peer);
+
+  std::string message = ranks_of(m_process) + " waited " + seconds + " " + place(*m_mine) + ", for ";
+  if (suspects.empty()) return message + "ranks of other nodes";
+  for (std::size_t i = 0; i < suspects.size(); ++i) {
+    int const p = suspects[i];
+    message += (i ? "; " : "") + ranks_of(p);
+    if (auto const* status = m_status[std::size_t(p)])
+      message += " (last seen " + place(*status) + "; " + state_of(p) + ")";
+  }
+  return message;
+}
+
+World::SlowWait::SlowWait(World& world, int peer)
+    : m_world(world), m_peer(peer), m_start(now_ns()), m_checked(m_start) {}
+
+World::SlowWait::~SlowWait() {
+  if (m_handles_term) sigaction(SIGTERM, &m_previous, nullptr);
+}
+
+void World::SlowWait::pause() {
+  ++m_rounds;
+  if (m_rounds < 1000) {
+    sched_yield();
+  } else {
+    timespec const nap{0, m_rounds < 4000 ? 20000 : 200000};
+    nanosleep(&nap, nullptr);
+  }
+  if (m_rounds % 16 == 0)
+    if (std::int64_t const now = now_ns(); now - m_checked > 2 * millisecond) look_around(now);
+}
+
+void World::SlowWait::look_around(std::int64_t now) {
+  m_checked   = now;
+  auto& world = m_world;
+  world.m_mine->beat.store(now, std::memory_order_relaxed);
+  if (world.m_processes == 1) return;
+  if (!m_handles_term) {
+    struct sigaction action = {};
+    action.sa_handler       = on_terminate;
+    g_terminated            = 0;
+    m_handles_term          = sigaction(SIGTERM, &action, &m_previous) == 0;
+  }
+  auto const fail_if_dead = [&](int p) {
+    if (world.is_dead(p)) world.fail(ExitCode::timeout, world.ranks_of(p) + " died: " + world.blame(p, now - m_start));
+  };
+  if (g_terminated) {
+    for (int p = 0; p < world.m_processes; ++p) fail_if_dead(p);
+    sigaction(SIGTERM, &m_previous, nullptr);
+    m_handles_term = false;
+    raise(SIGTERM);
+    return;
+  }
+  auto const suspects = world.least_advanced();
+  for (std::size_t i = 0; i < std::min<std::size_t>(4, suspects.size()); ++i)
+    fail_if_dead(suspects[(std::size_t(m_rounds) / 16 + i) % suspects.size()]);
+
+  // Two processes in the same call with different arguments would wait for each other for ever.
+  if (now - m_start > 20 * millisecond) {
+    std::uint64_t const mine = world.m_mine->signature.load(std::memory_order_relaxed);
+    for (int p = 0; p < world.m_processes; ++p) {
+      auto const* status = world.m_status[std::size_t(p)];
+      if (!status || status->call.load(std::memory_order_acquire) != world.m_call) continue;
+      if (status->signature.load(std::memory_order_relaxed) == mine) continue;
+      world.fail(ExitCode::wrong_result,
+                 "call " + std::to_string(world.m_call) + " differs between ranks: " + world.ranks_of(world.m_process) +
+                     " is in '" + world.m_mine->label + "', " + world.ranks_of(p) + " in '" + status->label + "'");
+    }
+  }
+  if (now - m_start > world.m_timeout)
+    world.fail(ExitCode::timeout, "deadline passed: " + world.blame(m_peer, now - m_start));
+}
+
+void World::allgather(void const* mine, std::size_t bytes, void* all, char const* label) {
+  if (m_processes == 1) {
+    std::memcpy(all, mine, bytes);
+    return;
+  }
+#ifdef LOCKSTEP_HAVE_MPI
+  enter(label, hash_bytes(label, std::strlen(label)));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Iallgather(mine, int(bytes), MPI_BYTE, all, int(bytes), MPI_BYTE, m_comm, &request), "MPI_Iallgather");
+  wait(
+      [&] {
+        int done = 0;
+        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        return done != 0;
+      },
+      -1);
+  leave();
+#else
+  (void)label;
+#endif
+}
+
+void World::barrier(char const* label) {
+  if (m_processes == 1) return;
+#ifdef LOCKSTEP_HAVE_MPI
+  enter(label, hash_bytes(label, std::strlen(label)));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Ibarrier(m_comm, &request), "MPI_Ibarrier");
+  wait(
+      [&] {
+        int done = 0;
+        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        return done != 0;
+      },
+      -1);
+  leave();
+#else
+  (void)label;
+#endif
+}
+
+void World::agree(std::string const& what, Statement const& mine) {
+  if (m_processes == 1) return;
+  std::vector<Statement> all(static_cast<std::size_t>(m_processes));
+  allgather(&mine, sizeof mine, all.data(), "agree");
+  // The right value is the one that most state; of several, the lowest rank's.
+  std::map<std::uint64_t, int> votes;
+  for (auto const& statement : all) ++votes[statement.value];
+  if (votes.size() == 1) return;
+  Statement const* right = &all[0];
+  for (auto const& statement : all)
+    if (votes[statement.value] > votes[right->value]) right = &statement;
+  std::string message = what + " differs between ranks: ";
+  bool first          = true;
+  for (int p = 0; p < m_processes; ++p) {
+    if (all[std::size_t(p)].value == right->value) continue;
+    message += (first ? "" : ", ") + ranks_of(p) + " has '" + all[std::size_t(p)].text + "'";
+    first = false;
+  }
+  throw Error(ExitCode::wrong_result, message + "; expected '" + right->text + "' as on the others");
+}
+
+void World::check_same_executable() {
+  Statement mine{executable_hash(), {}};
+  std::snprintf(mine.text, sizeof mine.text, "executable %016llx, %d devices",
+                static_cast<unsigned long long>(mine.value), m_local_size);
+  mine.value += std::uint64_t(m_local_size);
+  agree("the program", mine);
+}
+
+World::Shared World::allocate_shared(std::int64_t bytes) {
+  Shared shared;
+#ifdef LOCKSTEP_HAVE_MPI
+  if (m_processes == 1) return shared;
+  void* base     = nullptr;
+  int const code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, MPI_INFO_NULL, m_node, &base, &shared.window);
+  // All processes of the world must know whether it worked for all.
+  int failed = code != MPI_SUCCESS;
+  check(MPI_Allreduce(MPI_IN_PLACE, &failed, 1, MPI_INT, MPI_MAX, m_comm), "MPI_Allreduce");
+  if (failed) {
+    if (code == MPI_SUCCESS) check(MPI_Win_free(&shared.window), "MPI_Win_free");
+    shared.window = MPI_WIN_NULL;
+    return shared;
+  }
+  std::memset(base, 0, std::size_t(std::min<std::int64_t>(bytes, 1 << 20)));
+  shared.bases.assign(std::size_t(m_processes), nullptr);
+  int size = 0;
+  check(MPI_Comm_size(m_node, &size), "MPI_Comm_size");
+  std::vector<int> members(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&m_process, 1, MPI_INT, members.data(), 1, MPI_INT, m_node), "MPI_Allgather");
+  for (int i = 0; i < size; ++i) {
+    MPI_Aint length = 0;
+    int unit        = 0;
+    void* address   = nullptr;
+    check(MPI_Win_shared_query(shared.window, i, &length, &unit, &address), "MPI_Win_shared_query");
+    shared.bases[std::size_t(members[std::size_t(i)])] = static_cast<std::byte*>(address);
+  }
+  check(MPI_Barrier(m_node), "MPI_Barrier");
+#else
+  (void)bytes;
+#endif
+  return shared;
+}
+
+void World::release_shared(Shared& shared) {
+#ifdef LOCKSTEP_HAVE_MPI
+  if (shared.window != MPI_WIN_NULL) check(MPI_Win_free(&shared.window), "MPI_Win_free");
+#endif
+  shared.bases.clear();
+}
+
+#ifdef LOCKSTEP_HAVE_MPI
+void World::mpi_failed(int code, char const* call) const {
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(ExitCode::environment, ranks_of(m_process) + ": " + call + ": " + std::string(text, std::size_t(length)));
+}
+#endif
+
+}  // namespace lockstep::comm

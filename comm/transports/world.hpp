@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes of the job and what passes between them beside the data: agreement, waiting with a deadline, who is to
+// blame.
+#pragma once
+#include "comm/communicator.hpp"
+#include "kernels/error.hpp"
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <vector>
+
+#ifdef LOCKSTEP_HAVE_MPI
+#include <mpi.h>
+#endif
+
+namespace lockstep::comm {
+
+// What a process is doing, where the processes of its node can see it.
+struct alignas(128) Status {
+  std::atomic<std::int64_t> call{0};  // of the last collective entered, from 1
+  std::atomic<std::int64_t> step{0};  // of that collective; `finished` after it
+  std::atomic<std::int64_t> beat{0};  // monotonic nanoseconds, renewed while waiting
+  std::atomic<std::int64_t> pid{0};
+  std::atomic<std::uint64_t> signature{0};
+  std::atomic<int> spoken{0};                   // on the node's first process: somebody prints the last message
+  char label[96]                         = {};  // of the collective
+  static constexpr std::int64_t finished = INT64_MAX;
+};
+
+class World {
+ public:
+  World(CommunicatorOptions const& options, int local_size);
+  ~World();
+  World(World const&)            = delete;
+  World& operator=(World const&) = delete;
+
+  int process() const { return m_process; }
+  int processes() const { return m_processes; }
+  bool on_node(int process) const { return m_status[std::size_t(process)] != nullptr; }
+  int processes_per_node() const { return m_processes_per_node; }  // 0 if nodes differ
+  std::string ranks_of(int process) const;                         // "rank 3", "ranks 4..5"
+
+  // The collective that waits report.
+  void enter(char const* label, std::uint64_t signature);
+  void at_step(std::int64_t step) { m_mine->step.store(step, std::memory_order_release); }
+  void leave() { m_mine->step.store(Status::finished, std::memory_order_release); }
+  std::int64_t call() const { return m_call; }
+
+  // Polls done() until it is true, yielding; ends the job after the deadline. `peer` may be to blame if nobody else is
+  // (-1: any).
+  template <class Done>
+  void wait(Done&& done, int peer) {
+    for (int i = 0; i < m_spins; ++i)
+      if (done()) return;
+    SlowWait slow(*this, peer);
+    while (!done()) slow.pause();
+  }
+
+  // Ends the job: throws in a world of one process; else prints and aborts all.
+  [[noreturn]] void fail(ExitCode code, std::string const& message) const;
+
+  // All processes' `bytes` bytes, in process order.
+  void allgather(void const* mine, std::size_t bytes, void* all, char const* label);
+  void barrier(char const* label);
+
+  struct Statement {
+    std::uint64_t value;
+    char text[104];
+  };
+  // Throws Error (wrong_result) on all processes unless all state the same value.
+  void agree(std::string const& what, Statement const& mine);
+
+#ifdef LOCKSTEP_HAVE_MPI
+  MPI_Comm comm() const {
+    return m_comm;
+  }
+  MPI_Comm node_comm() const {
+    return m_node;
+  }
+  void check(int code, char const* call) const {
+    if (code != MPI_SUCCESS) mpi_failed(code, call);
+  }
+#endif
+  // Memory of `bytes` bytes per process that the processes of the node share, zeroed: bases by process, null off the
+  // node. Empty where there is none to be had. Collective. Lives as long as this object, or until released.
+  struct Shared {
+    std::vector<std::byte*> bases;
+#ifdef LOCKSTEP_HAVE_MPI
+    MPI_Win window = MPI_WIN_NULL;
+#endif
+  };
+  Shared allocate_shared(std::int64_t bytes);
+  void release_shared(Shared& shared);
+
+ private:
+  class SlowWait {
+   public:
+    SlowWait(World& world, int peer);
+    ~SlowWait();
+    void pause();
+
+   private:
+    void look_around(std::int64_t now);
+    World& m_world;
+    int m_peer;
+    int m_rounds = 0;
+    std::int64_t m_start, m_checked;
+    bool m_handles_term         = false;
+    struct sigaction m_previous = {};
+  };
+
+  void mpi_failed(int code, char const* call) const;
+  std::string blame(int peer, std::int64_t waited) const;
+  std::vector<int> least_advanced() const;
+  bool is_dead(int process) const;
+  std::string state_of(int process) const;
+  void check_same_executable();
+
+  int m_process = 0, m_processes = 1, m_local_size = 1, m_processes_per_node = 1;
+  int m_spins            = 0;
+  bool m_oversubscribed  = false;
+  bool m_sees_pids       = false;
+  std::int64_t m_timeout = 0;  // nanoseconds
+  std::int64_t m_call    = 0;
+  int m_exceptions       = 0;
+  Status m_own;  // where no memory is shared
+  Status* m_mine = &m_own;
+  std::vector<Status*> m_status;  // by process; null where not visible
+  Shared m_board;
+#ifdef LOCKSTEP_HAVE_MPI
+  MPI_Comm m_comm = MPI_COMM_NULL, m_node = MPI_COMM_NULL;
+#endif
+};
+
+std::uint64_t hash_bytes(void const* data, std::size_t size, std::uint64_t start = 1469598103934665603ull);
+
+}  // namespace lockstep::comm
