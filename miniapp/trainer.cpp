@@ -89,6 +89,8 @@ struct Trainer::Impl {
     Buffer<float> parameters, rows, gradient;
     Buffer<std::int64_t> exponents, fixed, prints, correct;
     Buffer<std::uint64_t> print;
+    Interval run;            // of the shards in this step
+    std::int64_t count = 0;  // of their rows
   };
 
   comm::Communicator& communicator;
@@ -135,15 +137,46 @@ struct Trainer::Impl {
     bool const share        = one_memory && local > 0;  // read-only data needs one copy per memory
     std::int64_t const rows = most_shards(communicator.rank(local)), row = row_layout.count();
     int const tensors = row_layout.tensors();
-    devices.push_back(
-        {space, Executor(space, network), share ? devices[0].train : upload(space, train),
-         share ? devices[0].test : upload(space, test),
-         share ? devices[0].order : allocate<std::int32_t>(space, "order", images),
-         allocate<float>(space, "parameters", network.parameters), allocate<float>(space, "rows", rows * row),
-         allocate<float>(space, "gradient", row), allocate<std::int64_t>(space, "exponents", tensors),
-         allocate<std::int64_t>(space, "fixed", row), allocate<std::int64_t>(space, "prints", 2 * tensors),
-         allocate<std::int64_t>(space, "correct", 1), allocate<std::uint64_t>(space, "print", tensors - 1)});
+    devices.push_back({space,
+                       Executor(space, network),
+                       share ? devices[0].train : upload(space, train),
+                       share ? devices[0].test : upload(space, test),
+                       share && !options.hook ? devices[0].order : allocate<std::int32_t>(space, "order", images),
+                       allocate<float>(space, "parameters", network.parameters),
+                       allocate<float>(space, "rows", rows * row),
+                       allocate<float>(space, "gradient", row),
+                       allocate<std::int64_t>(space, "exponents", tensors),
+                       allocate<std::int64_t>(space, "fixed", row),
+                       allocate<std::int64_t>(space, "prints", 2 * tensors),
+                       allocate<std::int64_t>(space, "correct", 1),
+                       allocate<std::uint64_t>(space, "print", tensors - 1),
+                       {},
+                       0});
     sums.emplace_back(space, row_layout);
+    visit(Stage::allocated, std::size_t(local), 0);
+  }
+
+  void visit(Stage stage, std::size_t local, std::int64_t n, std::vector<std::int32_t>* order = nullptr,
+             Interval* interval = nullptr, std::int64_t* count = nullptr) {
+    if (!options.hook) return;
+    Device& device = devices[local];
+    StepState state{stage,
+                    step + 1,
+                    communicator.rank(int(local)),
+                    communicator.size(),
+                    device.space,
+                    device.parameters,
+                    device.rows,
+                    device.gradient,
+                    device.exponents,
+                    device.fixed,
+                    device.correct,
+                    n,
+                    order,
+                    interval,
+                    count};
+    if (stage == Stage::allocated || stage == Stage::started) state.step = step;
+    options.hook(state);
   }
 
   void collect_views() {
@@ -182,6 +215,7 @@ struct Trainer::Impl {
     std::vector<Buffer<float>> all;
     for (auto const& device : devices) all.push_back(device.parameters);
     communicator.broadcast(all);
+    for (std::size_t local = 0; local < devices.size(); ++local) visit(Stage::started, local, 0);
     compare_replicas();
   }
 
@@ -198,8 +232,12 @@ struct Trainer::Impl {
   void shuffle(std::int64_t epoch) {
     if (epoch == shuffled_epoch) return;
     auto const order = permutation(images, options.seed, std::uint64_t(epoch));
-    for (std::size_t local = 0; local < devices.size(); ++local)
-      if (local == 0 || !one_memory) copy_in(devices[local].space, devices[local].order, order);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      if (local > 0 && one_memory && !options.hook) continue;
+      auto own = order;
+      visit(Stage::shuffled, local, 0, &own);
+      copy_in(devices[local].space, devices[local].order, own);
+    }
     shuffled_epoch = epoch;
   }
 
@@ -210,14 +248,24 @@ struct Trainer::Impl {
     std::int64_t const n     = std::min(options.batch, images - first);
     ShardPlan const plan     = ShardPlan::for_batch(n);
 
-    for (std::size_t local = 0; local < devices.size(); ++local)
-      shard_gradients(devices[local], plan, first, plan.shards_of(communicator.rank(int(local)), communicator.size()));
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device = devices[local];
+      device.run   = plan.shards_of(communicator.rank(int(local)), communicator.size());
+      visit(Stage::planned, local, n, nullptr, &device.run);
+      shard_gradients(device, plan, first, device.run);
+      device.count = device.run.size();
+      visit(Stage::computed, local, n, nullptr, nullptr, &device.count);
+    }
     if (options.reduction == Reduction::exact)
       reduce_exact(plan, n);
     else
-      reduce_plain(plan, n);
-    for (auto const& device : devices)
+      reduce_plain(n);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device = devices[local];
+      visit(Stage::divided, local, n);
       sgd(device.space, float(options.learning_rate), part(device.gradient, 0, network.parameters), device.parameters);
+      visit(Stage::updated, local, n);
+    }
     ++step;
     compare_replicas();
     auto const loss = copy_out(devices[0].space, part(devices[0].gradient, network.parameters, row_layout.count()));
@@ -236,33 +284,38 @@ struct Trainer::Impl {
 
   void reduce_exact(ShardPlan const& plan, std::int64_t n) {
     ScopedRegion const region("lockstep::trainer::reduce");
-    for (std::size_t local = 0; local < devices.size(); ++local)
-      sums[local].exponents(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].exponents);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device = devices[local];
+      sums[local].exponents(device.space, device.rows, device.count, device.exponents);
+      visit(Stage::exponents_found, local, n);
+    }
     communicator.allreduce(options.allreduce, comm::Op::max, exponents);
+    for (std::size_t local = 0; local < devices.size(); ++local) visit(Stage::exponents_agreed, local, n);
     refuse_not_finite();
-    for (std::size_t local = 0; local < devices.size(); ++local)
-      sums[local].fixed_point(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].exponents,
-                              plan.shards, devices[local].fixed);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device = devices[local];
+      sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, plan.shards, device.fixed);
+      visit(Stage::summed, local, n);
+    }
     for (auto const& buffers : fixed) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
-    for (std::size_t local = 0; local < devices.size(); ++local)
-      sums[local].to_float(devices[local].space, devices[local].fixed, devices[local].exponents, plan.shards, n,
-                           devices[local].gradient);
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device         = devices[local];
+      std::int64_t divisor = n;
+      visit(Stage::reduced, local, n, nullptr, nullptr, &divisor);
+      sums[local].to_float(device.space, device.fixed, device.exponents, plan.shards, divisor, device.gradient);
+    }
   }
 
-  void reduce_plain(ShardPlan const& plan, std::int64_t n) {
+  void reduce_plain(std::int64_t n) {
     ScopedRegion const region("lockstep::trainer::reduce");
     for (std::size_t local = 0; local < devices.size(); ++local)
-      sums[local].plain(devices[local].space, devices[local].rows, rows_of(plan, local), devices[local].gradient);
+      sums[local].plain(devices[local].space, devices[local].rows, devices[local].count, devices[local].gradient);
     for (auto const& buffers : gradients) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
     for (std::size_t local = 0; local < devices.size(); ++local) {
       sums[local].divide(devices[local].space, devices[local].gradient, n);
       sums[local].exponents(devices[local].space, devices[local].gradient, 1, devices[local].exponents);
     }
     refuse_not_finite();
-  }
-
-  std::int64_t rows_of(ShardPlan const& plan, std::size_t local) const {
-    return plan.shards_of(communicator.rank(int(local)), communicator.size()).size();
   }
 
   // The exponents are the same on all ranks, and so is this verdict.
@@ -314,9 +367,11 @@ struct Trainer::Impl {
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const range = comm::chunk_range(test_images, communicator.size(), communicator.rank(int(local)));
+      Interval counted{range.begin, range.end};
+      visit(Stage::evaluating, local, test_images, nullptr, &counted);
       Kokkos::deep_copy(device.space, device.correct, std::int64_t(0));
-      device.executor.count_correct(device.space, device.test, {range.begin, range.end}, device.parameters,
-                                    device.correct);
+      device.executor.count_correct(device.space, device.test, counted, device.parameters, device.correct);
+      visit(Stage::counted, local, test_images, nullptr, &counted);
     }
     communicator.allreduce(options.allreduce, comm::Op::sum, correct);
     return copy_out(devices[0].space, devices[0].correct)[0];
@@ -369,6 +424,7 @@ void Trainer::restore(std::vector<float> const& parameters, std::int64_t step) {
       std::to_string(parameters.size()) + " parameters; the network has " + std::to_string(m_impl->network.parameters));
   for (auto const& device : m_impl->devices) copy_in(device.space, device.parameters, parameters);
   m_impl->step = step;
+  for (std::size_t local = 0; local < m_impl->devices.size(); ++local) m_impl->visit(Stage::started, local, 0);
   m_impl->compare_replicas();
 }
 

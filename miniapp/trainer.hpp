@@ -10,6 +10,7 @@
 #include "kernels/types.hpp"
 #include "miniapp/data/dataset.hpp"
 #include "miniapp/network.hpp"
+#include "miniapp/step_hook.hpp"
 
 namespace lockstep {
 
@@ -26,6 +27,7 @@ struct TrainerOptions {
   std::string allreduce   = "ring";  // a name from comm::algorithm_names()
   bool fuse               = true;    // one call for all tensors, or one call a tensor
   std::int64_t accumulate = 1;       // micro-batches a step
+  StepHook hook;                     // for the verifier; empty otherwise
 };
 
 struct StepResult {
@@ -46,7 +48,8 @@ class Trainer {
  public:
   // Collective. Draws the parameters on rank 0 - weights normal(0, 0.01), biases 0 - and gives them to all. Throws
   // Error when the processes' options or data differ.
-  Trainer(comm::Communicator& communicator, Network network, Dataset const& train, TrainerOptions const& options);
+  Trainer(comm::Communicator& communicator, Network network, Dataset const& train, Dataset const& test,
+          TrainerOptions const& options);
   ~Trainer();
 
   Network const& network() const;
