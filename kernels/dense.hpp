@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dense layer y = x W + b, optionally followed by ReLU. Bodies for one block of images: x is [in][lane], y is
+// [out][lane], weights [in][out]. Order of sums: forward bias, then inputs; data gradient outputs; weight gradient a
+// shard's images in order.
+#pragma once
+#include "kernels/lane_sum.hpp"
+#include "kernels/pack.hpp"
+#include "kernels/tiles.hpp"
+
+namespace lockstep {
+
+struct Dense {
+  std::int64_t in, out;
+  bool relu;
+};
+
+template <class P, int Units>
+KOKKOS_FUNCTION void dense_forward_units(Dense const& d, float const* x, float const* weights, float const* bias,
+                                         std::int64_t unit_begin, float* y) {
+  std::int64_t unit = unit_begin;
+  for (; unit + Units <= d.out; unit += Units)
+    for (int lane = 0; lane < lanes; lane += P::width) {
+      P sums[Units];
+      LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j) sums[j] = P(bias[unit + j]);
+      float const* w                                          = weights + unit;
+      for (std::int64_t i = 0; i < d.in; ++i, w += d.out) {
+        P const in                                              = P::load(x + i * lanes + lane);
+        LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j) sums[j] = multiply_add(P(w[j]), in, sums[j]);
+      }
+      LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j)(d.relu ? rectify(sums[j]) : sums[j])
+          .store(y + (unit + j) * lanes + lane);
+    }
+  if constexpr (Units > 1)
+    if (unit < d.out) dense_forward_units<P, Units / 2>(d, x, weights, bias, unit, y);
+}
+
+template <class P>
+KOKKOS_FUNCTION void dense_forward(Dense const& d, float const* x, float const* weights, float const* bias, float* y) {
+  dense_forward_units<P, tiles::dense_units>(d, x, weights, bias, 0, y);
+}
+
+template <class P, int Inputs>
+KOKKOS_FUNCTION void dense_data_gradient_inputs(Dense const& d, float const* dy, float const* weights,
+                                                std::int64_t in_begin, float* dx) {
+  std::int64_t i = in_begin;
+  for (; i + Inputs <= d.in; i += Inputs)
+    for (int lane = 0; lane < lanes; lane += P::width) {
+      P sums[Inputs];
+      LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j] = P(0.0f);
+      float const* w                                           = weights + i * d.out;
+      for (std::int64_t unit = 0; unit < d.out; ++unit) {
+        P const grad                                             = P::load(dy + unit * lanes + lane);
+        LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j] = multiply_add(P(w[j * d.out + unit]), grad, sums[j]);
+      }
+      LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (i + j) * lanes + lane);
+    }
+  if constexpr (Inputs > 1)
+    if (i < d.in) dense_data_gradient_inputs<P, Inputs / 2>(d, dy, weights, i, dx);
+}
+
+template <class P>
+KOKKOS_FUNCTION void dense_data_gradient(Dense const& d, float const* dy, float const* weights, float* dx) {
+  dense_data_gradient_inputs<P, tiles::dense_units>(d, dy, weights, 0, dx);
+}
+
+// Turns d_out into dy, in place.
+template <class P>
+KOKKOS_FUNCTION void dense_output_gradient(Dense const& d, float const* y, float* d_out) {
+  if (d.relu)
+    for (std::int64_t i = 0; i < d.out * lanes; i += P::width)
+      where_passed(P::load(y + i), P::load(d_out + i)).store(d_out + i);
+}
+
+// dy with units innermost: transposed[lane][dense_row(out)], so that a pack is a run of output units of one image.
+KOKKOS_INLINE_FUNCTION std::int64_t dense_row(std::int64_t out) {
+  return (out + 15) / 16 * 16;
+}
+
+template <class P, int Inputs, int Packs>
+KOKKOS_FUNCTION void dense_weight_gradient_tile(std::int64_t out, float const* x, float const* transposed,
+                                                int lane_begin, int lane_end, bool add, float* weights) {
+  P sums[Inputs][Packs];
+  LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j] =
+      add ? P::load(weights + i * out + j * P::width) : P(0.0f);
+  std::int64_t const row = dense_row(out);
+  for (int lane = lane_begin; lane < lane_end; ++lane) {
+    P grad[Packs];
+    LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) grad[j] = P::load(transposed + lane * row + j * P::width);
+    LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) {
+      P const in(x[i * lanes + lane]);
+      LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j] = multiply_add(in, grad[j], sums[i][j]);
+    }
+  }
+  LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j].store(
+      weights + i * out + j * P::width);
+}
+
+template <class P, int Inputs>
+KOKKOS_FUNCTION void dense_weight_gradient_inputs(Dense const& d, float const* x, float const* transposed,
+                                                  int lane_begin, int lane_end, bool add, std::int64_t in_begin,
+                                                  float* weights) {
+  std::int64_t i = in_begin;
+  for (; i + Inputs <= d.in; i += Inputs) {
+    float const* in      = x + i * lanes;
+    float* to            = weights + i * d.out;
+    std::int64_t j       = 0;
+    constexpr int packs4 = 4 * P::width;
+    for (; j + packs4 <= d.out; j += packs4)
+      dense_weight_gradient_tile<P, Inputs, 4>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
+    for (; j + P::width <= d.out; j += P::width)
+      dense_weight_gradient_tile<P, Inputs, 1>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
+    for (; j < d.out; ++j)
+      dense_weight_gradient_tile<ScalarPack, Inputs, 1>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
+  }
+  if constexpr (Inputs > 1)
+    if (i < d.in) dense_weight_gradient_inputs<P, Inputs / 2>(d, x, transposed, lane_begin, lane_end, add, i, weights);
+}
+
+// Writes (or adds to) the weight and bias gradients of one block. transposed: lanes * dense_row(out) floats of work
+// space.
+template <class P>
+KOKKOS_FUNCTION void dense_weight_gradient(Dense const& d, float const* x, float const* dy, float* transposed,
+                                           int images, GradientRows const& rows, std::int64_t weight,
+                                           std::int64_t bias) {
+  std::int64_t const row = dense_row(d.out);
+  for (std::int64_t unit = 0; unit < d.out; ++unit)
+    for (int lane = 0; lane < lanes; ++lane) transposed[lane * row + unit] = dy[unit * lanes + lane];
+  for (int shard = 0; shard < rows.shards; ++shard) {
+    int const begin = shard * rows.group;
+    int const end   = begin + rows.group < images ? begin + rows.group : images;
+    float* to       = rows.first + shard * rows.stride;
+    dense_weight_gradient_inputs<P, tiles::dense_rows>(d, x, transposed, begin, end, rows.add, 0, to + weight);
+  }
+  add_lane_sums<P>(rows, dy, d.out, bias);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/gradient_sum.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/error.hpp"
+#include "kernels/kokkos_compat.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr std::int64_t chunk = 1024;  // elements of one tensor that a team takes; stays in the first-level cache
+
+using Policy = Kokkos::TeamPolicy<Space>;
+using Team   = Policy::member_type;
+
+// 2^n for -1022 <= n <= 1023.
+KOKKOS_FORCEINLINE_FUNCTION double power_of_two(std::int64_t n) {
+  std::uint64_t const bits = std::uint64_t(n + 1023) << 52;
+  double value;
+  std::memcpy(&value, &bits, 8);
+  return value;
+}
+
+KOKKOS_FORCEINLINE_FUNCTION std::int64_t bits_of(double value) {
+  std::int64_t bits;
+  std::memcpy(&bits, &value, 8);
+  return bits;
+}
+
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t magnitude_bits(float value) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits & 0x7fffffffu;
+}
+
+// The exponent code of the largest magnitude of a tensor.
+KOKKOS_FORCEINLINE_FUNCTION std::int64_t exponent_code(std::uint32_t magnitude) {
+  if (magnitude == 0) return exponent_zero;
+  if (magnitude >= 0x7f800000u) return exponent_not_finite;
+  std::int64_t const biased = magnitude >> 23;
+  if (biased > 0) return biased - 126;
+  std::int64_t code = -149;  // subnormal: magnitude * 2^-149
+  for (; magnitude; magnitude >>= 1) ++code;
+  return code;
+}
+
+KOKKOS_FORCEINLINE_FUNCTION bool has_values(std::int64_t exponent) {
+  return exponent > exponent_zero && exponent < exponent_not_finite;
+}
+
+int fixed_point_bits(std::int64_t total_rows) {
+  int log2 = 0;
+  while ((std::int64_t(1) << log2) < total_rows) ++log2;
+  return std::min(50, 62 - log2);
+}
+
+}  // namespace
+
+GradientSum::GradientSum(Space const& space, TensorLayout const& layout) : m_layout(layout) {
+  // Chunks of tensors: begin, end, tensor.
+  std::vector<std::int64_t> table;
+  for (int t = 0; t < layout.tensors(); ++t)
+    for (std::int64_t begin = layout.offsets[t]; begin < layout.offsets[t + 1]; begin += chunk)
+      table.insert(table.end(), {begin, std::min(begin + chunk, layout.offsets[t + 1]), t});
+  m_chunks = Buffer<std::int64_t>(
+      Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::gradient_sum::chunks"), table.size());
+  HostBuffer<const std::int64_t> const host(table.data(), table.size());
+  Kokkos::deep_copy(space, m_chunks, host);
+  fence(space, "lockstep::gradient_sum::construct");  // `table` ends here
+}
+
+void GradientSum::exponents(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
+                            Buffer<std::int64_t> const& exponents) const {
+  Kokkos::deep_copy(space, exponents, exponent_zero);
+  auto const chunks        = m_chunks;
+  std::int64_t const count = m_layout.count();
+  Kokkos::parallel_for(
+      "lockstep::gradient_sum::exponents", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      KOKKOS_LAMBDA(Team const& team) {
+        std::int64_t const* entry = &chunks(3 * team.league_rank());
+        std::int64_t const begin = entry[0], end = entry[1];
+        std::uint32_t largest = 0;
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, int(row_count)),
+            [&](int row, std::uint32_t& outer) {
+              float const* values = rows.data() + row * count;
+              std::uint32_t inner = 0;
+              Kokkos::parallel_reduce(
+                  Kokkos::ThreadVectorRange(team, int(end - begin)),
+                  [&](int i, std::uint32_t& m) {
+                    std::uint32_t const bits = magnitude_bits(values[begin + i]);
+                    m                        = bits > m ? bits : m;
+                  },
+                  Kokkos::Max<std::uint32_t>(inner));
+              outer = inner > outer ? inner : outer;
+            },
+            Kokkos::Max<std::uint32_t>(largest));
+        Kokkos::single(Kokkos::PerTeam(team),
+                       [&]() { Kokkos::atomic_fetch_max(&exponents(entry[2]), exponent_code(largest)); });
+      });
+}
+
+void GradientSum::fixed_point(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
+                              Buffer<const std::int64_t> const& exponents, std::int64_t total_rows,
+                              Buffer<std::int64_t> const& out) const {
+  LOCKSTEP_THROW_IF(row_count > total_rows || total_rows > (std::int64_t(1) << 40), ExitCode::wrong_result,
+                    "gradient sum: " + std::to_string(row_count) + " of " + std::to_string(total_rows) +
+                        " rows; expected at most the total, and that at most 2^40");
+  auto const chunks        = m_chunks;
+  std::int64_t const count = m_layout.count();
+  int const bits           = fixed_point_bits(total_rows);
+  Kokkos::parallel_for(
+      "lockstep::gradient_sum::fixed_point", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      KOKKOS_LAMBDA(Team const& team) {
+        std::int64_t const* entry = &chunks(3 * team.league_rank());
+        std::int64_t const begin = entry[0], end = entry[1], exponent = exponents(entry[2]);
+        bool const empty         = !has_values(exponent);
+        double const scale       = empty ? 0.0 : power_of_two(bits - exponent);
+        double const magic       = 6755399441055744.0;  // 1.5 * 2^52
+        std::int64_t const shift = bits_of(magic);
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) = 0; });
+        if (empty) return;
+        // An element stays with one thread in all of these loops, so that they need no barrier.
+        std::int64_t row = 0;
+        for (; row + 4 <= row_count; row += 4) {
+          float const* values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) {
+            std::int64_t sum = bits_of(double(values[i]) * scale + magic);
+            sum += bits_of(double(values[i + count]) * scale + magic);
+            sum += bits_of(double(values[i + 2 * count]) * scale + magic);
+            sum += bits_of(double(values[i + 3 * count]) * scale + magic);
+            out(i) += std::int64_t(std::uint64_t(sum) - 4 * std::uint64_t(shift));
+          });
+        }
+        for (; row < row_count; ++row) {
+          float const* values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end),
+                               [&](std::int64_t i) { out(i) += bits_of(double(values[i]) * scale + magic) - shift; });
+        }
+      });
+}
+
+void GradientSum::to_float(Space const& space, Buffer<const std::int64_t> const& sum,
+                           Buffer<const std::int64_t> const& exponents, std::int64_t total_rows, std::int64_t divisor,
+                           Buffer<float> const& gradient) const {
+  auto const chunks = m_chunks;
+  int const bits    = fixed_point_bits(total_rows);
+  double const over = double(divisor);
+  Kokkos::parallel_for(
+      "lockstep::gradient_sum::to_float", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      KOKKOS_LAMBDA(Team const& team) {
+        std::int64_t const* entry   = &chunks(3 * team.league_rank());
+        std::int64_t const exponent = exponents(entry[2]);
+        double const unit           = exponent == exponent_not_finite ? double(NAN)
+                                      : exponent == exponent_zero     ? 0.0
+                                                                      : power_of_two(exponent - bits);
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, entry[0], entry[1]),
+                             [&](std::int64_t i) { gradient(i) = float(double(sum(i)) * unit / over); });
+      });
+}
+
+void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
+                        Buffer<float> const& out) const {
+  auto const chunks        = m_chunks;
+  std::int64_t const count = m_layout.count();
+  Kokkos::parallel_for(
+      "lockstep::gradient_sum::plain", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      KOKKOS_LAMBDA(Team const& team) {
+        std::int64_t const* entry = &chunks(3 * team.league_rank());
+        std::int64_t const begin = entry[0], end = entry[1];
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) = 0.0f; });
+        std::int64_t row = 0;
+        for (; row + 4 <= row_count; row += 4) {
+          float const* values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) {
+            out(i) = (((out(i) + values[i]) + values[i + count]) + values[i + 2 * count]) + values[i + 3 * count];
+          });
+        }
+        for (; row < row_count; ++row) {
+          float const* values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) += values[i]; });
+        }
+      });
+}
+
+void GradientSum::divide(Space const& space, Buffer<float> const& values, std::int64_t divisor) const {
+  float const over = float(divisor);
+  Kokkos::parallel_for(
+      "lockstep::gradient_sum::divide", Kokkos::RangePolicy<Space>(space, 0, values.extent(0)),
+      KOKKOS_LAMBDA(int i) { values(i) /= over; });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/executor.hpp"
+
+#include <algorithm>
+
+#include "kernels/error.hpp"
+#include "kernels/kokkos_compat.hpp"
+#include "miniapp/executor/block.hpp"
+
+namespace lockstep {
+namespace {
+
+struct Workers {
+  std::int64_t count = 0, size = 0;  // size: floats of one worker
+  Buffer<float> work;
+  Buffer<int> next;  // the next unit that no worker has taken
+};
+
+// Workers take units, in any order, until none is left: body(unit, work space).
+template <class Body>
+void for_each_unit(Space const& space, std::string const& label, Workers const& workers, std::int64_t units,
+                   Body const& body) {
+  if (units == 0) return;
+  Kokkos::deep_copy(space, workers.next, 0);
+  Kokkos::parallel_for(
+      label, Kokkos::RangePolicy<Space>(space, 0, std::min(workers.count, units)), KOKKOS_LAMBDA(int worker) {
+        float* own = workers.work.data() + worker * workers.size;
+        for (int unit; (unit = Kokkos::atomic_fetch_add(&workers.next(0), 1)) < units;) body(unit, own);
+      });
+}
+
+// Forward passes of a range of the data set; after each block body(first image of the block, count, logits).
+template <class Body>
+void for_each_block(Space const& space, std::string const& label, Workers const& workers, BlockRunner const& block,
+                    Interval images, Buffer<const float> const& parameters, Body const& body) {
+  for_each_unit(
+      space, label, workers, blocks_for(images.size()), KOKKOS_LAMBDA(int unit, float* own) {
+        std::int64_t const first = images.begin + std::int64_t(unit) * lanes;
+        int const count          = int(images.end - first < lanes ? images.end - first : lanes);
+        std::int64_t indices[lanes];
+        for (int lane = 0; lane < count; ++lane) indices[lane] = first + lane;
+        body(first, count, block.template forward<Pack>(indices, count, parameters.data(), own));
+      });
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Plan plan;
+  Buffer<char> stages;  // of Stage
+  Workers workers;
+
+  Impl(Space const& space, Network const& network) : plan(network) {
+    std::size_t const bytes = plan.stages.size() * sizeof(Stage);
+    stages = Buffer<char>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::stages"), bytes);
+    Kokkos::deep_copy(space, stages, HostBuffer<const char>(reinterpret_cast<char const*>(plan.stages.data()), bytes));
+    // Threads of an accelerator are many more than the units of a step; the memory bounds them.
+    workers.count = std::min<std::int64_t>(space.concurrency(), 1024);
+    workers.size  = plan.size;
+    workers.work  = Buffer<float>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::work"),
+                                 workers.count * plan.size);
+    workers.next  = Buffer<int>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::next"), 1);
+  }
+
+  BlockRunner runner(DeviceDataset const& data, Interval images) const {
+    BlockRunner r;
+    r.stages      = reinterpret_cast<Stage const*>(stages.data());
+    r.stage_count = int(plan.stages.size());
+    r.full_input  = plan.full_input;
+    r.input       = plan.input;
+    r.classes     = plan.classes;
+    r.parameters  = plan.parameters;
+    r.gradient[0] = plan.gradient[0];
+    r.gradient[1] = plan.gradient[1];
+    r.dy          = plan.dy;
+    r.sums        = plan.sums;
+    r.chunk       = plan.chunk;
+    r.transposed  = plan.transposed;
+    r.losses      = plan.losses;
+    r.images      = data.images.data();
+    r.labels      = data.labels.data();
+    LOCKSTEP_THROW_IF(std::int64_t(data.images.extent(0)) < data.count * plan.full_input.size() ||
+                          std::int64_t(data.labels.extent(0)) < data.count,
+                      ExitCode::usage,
+                      "executor: a data set of " + std::to_string(data.count) + " images has " +
+                          std::to_string(data.images.extent(0)) + " bytes and " +
+                          std::to_string(data.labels.extent(0)) + " labels; expected " +
+                          std::to_string(plan.full_input.size()) + " bytes an image");
+    LOCKSTEP_THROW_IF(images.begin < 0 || images.end > data.count || images.size() < 0, ExitCode::wrong_result,
+                      "executor: images " + std::to_string(images.begin) + ".." + std::to_string(images.end) +
+                          " of a data set of " + std::to_string(data.count));
+    return r;
+  }
+
+  void check_parameters(Buffer<const float> const& parameters) const {
+    LOCKSTEP_THROW_IF(std::int64_t(parameters.extent(0)) < plan.parameters, ExitCode::wrong_result,
+                      "executor: " + std::to_string(parameters.extent(0)) + " parameters; expected " +
+                          std::to_string(plan.parameters));
+  }
+};
+
+Executor::Executor(Space const& space, Network const& network) : m_impl(std::make_unique<Impl>(space, network)) {
+  fence(space, "lockstep::executor::construct");
+}
+Executor::~Executor()                              = default;
+Executor::Executor(Executor&&) noexcept            = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+
+void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<const std::int32_t> const& order,
+                         std::int64_t first, ShardPlan const& plan, Interval run, Buffer<const float> const& parameters,
+                         Buffer<float> const& shard_gradients) {
+  ScopedRegion const region("lockstep::executor::gradients");
+  m_impl->check_parameters(parameters);
+  std::int64_t const stride = m_impl->plan.parameters + 1;
+  LOCKSTEP_THROW_IF(run.begin < 0 || run.end > plan.shards || run.size() < 0, ExitCode::wrong_result,
+                    "executor: shards " + std::to_string(run.begin) + ".." + std::to_string(run.end) + " of " +
+                        std::to_string(plan.shards));
+  LOCKSTEP_THROW_IF(std::int64_t(shard_gradients.extent(0)) < run.size() * stride, ExitCode::wrong_result,
+                    "executor: " + std::to_string(shard_gradients.extent(0)) + " values for the gradients of " +
+                        std::to_string(run.size()) + " shards; expected " + std::to_string(run.size() * stride));
+  LOCKSTEP_THROW_IF(first < 0 || first + plan.images > std::int64_t(order.extent(0)), ExitCode::wrong_result,
+                    "executor: minibatch " + std::to_string(first) + ".." + std::to_string(first + plan.images) +
+                        " of an order of " + std::to_string(order.extent(0)));
+  auto const block = m_impl->runner(data, {0, data.count});
+
+  // A unit is one block that holds several shards, or one shard that is a run of blocks.
+  std::int64_t const size            = plan.shard_size;
+  std::int64_t const images          = plan.images;
+  int const shards_per_unit          = size < lanes ? int(lanes / size) : 1;
+  int const group                    = size < lanes ? int(size) : lanes;
+  std::int64_t const images_per_unit = size * shards_per_unit;
+  for_each_unit(
+      space, "lockstep::executor::gradients", m_impl->workers, (run.size() + shards_per_unit - 1) / shards_per_unit,
+      KOKKOS_LAMBDA(int unit, float* own) {
+        std::int64_t const shard = run.begin + std::int64_t(unit) * shards_per_unit;
+        std::int64_t const left  = run.end - shard;
+        int const shards         = int(left < shards_per_unit ? left : shards_per_unit);
+        std::int64_t const begin = shard * size;
+        std::int64_t end         = begin + (shards == shards_per_unit ? images_per_unit : shards * size);
+        if (end > images) end = images;
+        GradientRows rows{shard_gradients.data() + (shard - run.begin) * stride, stride, group, shards, false};
+        for (std::int64_t at = begin; at < end; at += lanes) {
+          int const count = int(end - at < lanes ? end - at : lanes);
+          std::int64_t indices[lanes];
+          for (int lane = 0; lane < count; ++lane) indices[lane] = order(first + at + lane);
+          block.template forward<Pack>(indices, count, parameters.data(), own);
+          block.template backward<Pack>(indices, count, parameters.data(), own, rows);
+          rows.add = true;
+        }
+      });
+}
+
+void Executor::count_correct(Space const& space, DeviceDataset const& data, Interval images,
+                             Buffer<const float> const& parameters, Buffer<std::int64_t> const& correct) {
+  ScopedRegion const region("lockstep::executor::count_correct");
+  m_impl->check_parameters(parameters);
+  int const classes = m_impl->plan.classes;
+  auto const labels = data.labels;
+  for_each_block(
+      space, "lockstep::executor::count_correct", m_impl->workers, m_impl->runner(data, images), images, parameters,
+      KOKKOS_LAMBDA(std::int64_t begin, int count, float const* logits) {
+        std::int64_t right = 0;
+        for (int lane = 0; lane < count; ++lane) right += is_correct(classes, logits + lane, labels(begin + lane));
+        Kokkos::atomic_add(&correct(0), right);
+      });
+}
+
+void Executor::logits(Space const& space, DeviceDataset const& data, Interval images,
+                      Buffer<const float> const& parameters, Buffer<float> const& out) {
+  ScopedRegion const region("lockstep::executor::logits");
+  int const classes = m_impl->plan.classes;
+  LOCKSTEP_THROW_IF(std::int64_t(out.extent(0)) < images.size() * classes, ExitCode::wrong_result,
+                    "executor: " + std::to_string(out.extent(0)) + " values for the logits of " +
+                        std::to_string(images.size()) + " images; expected " + std::to_string(images.size() * classes));
+  m_impl->check_parameters(parameters);
+  for_each_block(
+      space, "lockstep::executor::logits", m_impl->workers, m_impl->runner(data, images), images, parameters,
+      KOKKOS_LAMBDA(std::int64_t begin, int count, float const* logits) {
+        for (int lane = 0; lane < count; ++lane)
+          for (int c = 0; c < classes; ++c) out((begin - images.begin + lane) * classes + c) = logits[c * lanes + lane];
+      });
+}
+
+}  // namespace lockstep
