@@ -4,6 +4,8 @@ set -euo pipefail
 source_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 home=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 cache=${LOCKSTEP_CACHE:-${XDG_CACHE_HOME:-$home/.cache}/lockstep} # what is built once, outside the source tree
+# Keeps Open MPI from looking for X displays at every start: seconds where the name localhost is not known.
+export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
 say() { printf 'lockstep: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
