@@ -37,7 +37,8 @@ Result<T> run(Schedule const& schedule, Input const& input) {
         t.chunk += part;
         auto const in_range = [](int i, int n) { return i >= 0 && i < n; };
         bool const scratch  = t.source_slot == Slot::scratch || t.destination_slot == Slot::scratch;
-        if (!in_range(t.source, schedule.ranks) || !in_range(t.destination, schedule.ranks) ||
+        if (!in_range(t.step, schedule.steps) || (end > 0 && t.step < all[end - 1].step) ||
+            !in_range(t.source, schedule.ranks) || !in_range(t.destination, schedule.ranks) ||
             !in_range(t.chunk, schedule.chunks) || t.count < 1 || (scratch && !in_range(t.place, schedule.places)) ||
             (scratch && t.count != 1) || (t.source_slot == Slot::scratch && t.destination_slot == Slot::scratch) ||
             (!scratch && t.source == t.destination)) {
