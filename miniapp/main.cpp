@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/commands/command.hpp"
+#include "miniapp/runtime.hpp"
 
 #include <iostream>
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Command const* const commands[] = {&info_command};
+  Command const* const commands[] = {&train_command, &info_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();
@@ -20,7 +21,7 @@ int main(int argc, char** argv) {
     throw Error(ExitCode::usage, name.empty() ? "no command given (see 'lockstep --help')"
                                               : "unknown command '" + name + "' (see 'lockstep --help')");
   } catch (Error const& error) {
-    std::cerr << "lockstep: " << error.what() << std::endl;
+    if (launcher_rank() == 0) std::cerr << "lockstep: " << error.what() << std::endl;
     return int(error.code());
   } catch (std::exception const& error) {
     std::cerr << "lockstep: " << error.what() << std::endl;

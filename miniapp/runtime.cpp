@@ -5,7 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
+#include <iostream>
+#include <thread>
 
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -95,6 +98,33 @@ Runtime::~Runtime() {
 std::vector<Space> Runtime::instances(int devices) const {
   LOCKSTEP_THROW_IF(devices < 1, ExitCode::usage, "--devices " + std::to_string(devices) + "; expected 1 or more");
   return std::vector<Space>(std::size_t(devices), Space());
+}
+
+ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body) {
+  Runtime const runtime(threads);
+  if (runtime.processes() == 1) return body(runtime);
+  ExitCode code = ExitCode::environment;
+  std::string message;
+  try {
+    return body(runtime);
+  } catch (Error const& error) {
+    code    = error.code();
+    message = error.what();
+  } catch (std::exception const& error) {
+    message = error.what();
+  }
+  if (!runtime.is_root()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::cerr << "lockstep: process " << runtime.process() << ": " << message << std::endl;
+#ifdef LOCKSTEP_HAVE_MPI
+  MPI_Abort(MPI_COMM_WORLD, int(code));
+#endif
+  return code;
+}
+
+int launcher_rank() {
+  for (char const* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (char const* value = std::getenv(name)) return std::atoi(value);
+  return 0;
 }
 
 std::vector<Fact> build_facts() {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Lifetime of MPI and Kokkos, and the facts of this run that reports print.
 #pragma once
+#include "kernels/error.hpp"
 #include "kernels/types.hpp"
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,13 @@ class Runtime {
  private:
   int m_process = 0, m_processes = 1;
 };
+
+// Runs `body` with the runtime up. In a job of several processes an exception on one of them ends all: it is printed
+// and the job aborted with its exit code; rank 0 goes first, so that what befalls all alike is printed once.
+ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body);
+
+// This process's number in the job as its launcher says, before MPI is up; 0 without one.
+int launcher_rank();
 
 // "lockstep 0.1.0 (git hash)", Kokkos and MPI versions, back end, threads: `key : value` lines.
 struct Fact {

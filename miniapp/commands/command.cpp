@@ -30,4 +30,16 @@ bool parse(Command const& command, po::options_description options, Arguments co
   return true;
 }
 
+std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_t low, std::int64_t high) {
+  LOCKSTEP_THROW_IF(
+      value < low || value > high, ExitCode::usage,
+      option + " " + std::to_string(value) + "; expected " + std::to_string(low) + " to " + std::to_string(high));
+  return value;
+}
+
+bool is_on(std::string const& option, std::string const& value) {
+  LOCKSTEP_THROW_IF(value != "on" && value != "off", ExitCode::usage, option + " " + value + "; expected on or off");
+  return value == "on";
+}
+
 }  // namespace lockstep

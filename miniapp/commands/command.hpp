@@ -4,6 +4,7 @@
 #include "kernels/error.hpp"
 
 #include <boost/program_options.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct Command {
 // cheap.
 bool parse(Command const& command, boost::program_options::options_description options, Arguments const& arguments,
            boost::program_options::variables_map& values);
+
+// The value, or Error (usage) "--option value; expected low to high".
+std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_t low, std::int64_t high);
+// "on" or "off", else Error (usage).
+bool is_on(std::string const& option, std::string const& value);
 
 extern Command const train_command;
 extern Command const info_command;

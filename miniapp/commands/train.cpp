@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+#include "comm/algorithms.hpp"
+#include "comm/communicator.hpp"
+#include "miniapp/commands/command.hpp"
+#include "miniapp/report.hpp"
+#include "miniapp/runtime.hpp"
+#include "miniapp/trainer.hpp"
+
+namespace lockstep {
+namespace {
+
+namespace po = boost::program_options;
+using Json   = nlohmann::ordered_json;
+
+constexpr std::int64_t most = std::int64_t(1) << 31;
+
+struct Settings {
+  std::string data, fuse, reduction, json;
+  std::int64_t devices, epochs, steps, train_images, test_images, threads, seed;
+  double timeout;
+  bool force = false, log_steps = false;
+  TrainerOptions trainer;
+};
+
+std::string joined(std::vector<std::string> const& names) {
+  std::string text;
+  for (auto const& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+po::options_description describe(Settings& settings) {
+  auto& trainer = settings.trainer;
+  po::options_description options("Options");
+  auto add = options.add_options();
+  add("data", po::value(&settings.data)->default_value("auto"),
+      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
+  add("devices,k", po::value(&settings.devices)->default_value(1), "devices per process");
+  add("epochs", po::value(&settings.epochs)->default_value(10), "passes over the training images");
+  add("steps", po::value(&settings.steps)->default_value(0), "stop after this many steps (0: after the epochs)");
+  add("batch", po::value(&trainer.batch)->default_value(256), "images a step, of all devices together");
+  add("lr", po::value(&trainer.learning_rate)->default_value(0.2), "learning rate");
+  add("seed", po::value(&settings.seed)->default_value(1), "of the start weights and of the order of the images");
+  add("allreduce", po::value(&trainer.allreduce)->default_value("ring"), joined(comm::algorithm_names()).c_str());
+  add("fuse", po::value(&settings.fuse)->default_value("on"), "on: one allreduce a step; off: one a parameter tensor");
+  add("reduction", po::value(&settings.reduction)->default_value("exact"),
+      "exact: the same bits for every number of devices; float: plain float32 sums");
+  add("accumulate", po::value(&trainer.accumulate)->default_value(1), "micro-batches a step");
+  add("train-images", po::value(&settings.train_images)->default_value(0), "use the first N (0: all)");
+  add("test-images", po::value(&settings.test_images)->default_value(0), "use the first N (0: all)");
+  add("threads", po::value(&settings.threads)->default_value(0),
+      "threads per process (0: OMP_NUM_THREADS, else the node's cores divided by its processes)");
+  add("timeout", po::value(&settings.timeout)->default_value(60), "seconds after which a silent rank ends the job");
+  add("log-steps", po::bool_switch(&settings.log_steps), "record the loss of every step in the JSON record");
+  add("json", po::value(&settings.json), "write a record to this file (-: standard output)");
+  add("force", po::bool_switch(&settings.force), "replace an existing record");
+  return options;
+}
+
+void check(Settings& settings) {
+  auto& trainer = settings.trainer;
+  in_range("--devices", settings.devices, 1, 4096);
+  in_range("--epochs", settings.epochs, 0, most);
+  in_range("--steps", settings.steps, 0, most);
+  in_range("--batch", trainer.batch, 1, most);
+  trainer.seed = std::uint64_t(in_range("--seed", settings.seed, 0, std::numeric_limits<std::int64_t>::max()));
+  in_range("--accumulate", trainer.accumulate, 1, most);
+  in_range("--train-images", settings.train_images, 0, most);
+  in_range("--test-images", settings.test_images, 0, most);
+  in_range("--threads", settings.threads, 0, 4096);
+  LOCKSTEP_THROW_IF(!std::isfinite(trainer.learning_rate) || trainer.learning_rate < 0, ExitCode::usage,
+                    "--lr " + std::to_string(trainer.learning_rate) + "; expected a finite number, 0 or more");
+  LOCKSTEP_THROW_IF(!(settings.timeout > 0 && settings.timeout <= 86400), ExitCode::usage,
+                    "--timeout " + std::to_string(settings.timeout) + "; expected more than 0, up to 86400 seconds");
+  auto const names = comm::algorithm_names();
+  LOCKSTEP_THROW_IF(std::find(names.begin(), names.end(), trainer.allreduce) == names.end(), ExitCode::usage,
+                    "--allreduce " + trainer.allreduce + "; expected one of " + joined(names));
+  LOCKSTEP_THROW_IF(settings.reduction != "exact" && settings.reduction != "float", ExitCode::usage,
+                    "--reduction " + settings.reduction + "; expected exact or float");
+  trainer.reduction = settings.reduction == "exact" ? Reduction::exact : Reduction::plain;
+  trainer.fuse      = is_on("--fuse", settings.fuse);
+  check_json_target(settings.json, settings.force);
+}
+
+class Clock {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - m_start).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point m_start = std::chrono::steady_clock::now();
+};
+
+class Run {
+ public:
+  Run(Settings const& settings, Runtime const& runtime)
+      : m_settings(settings),
+        m_runtime(runtime),
+        m_out(settings.json == "-" ? stderr : stdout),
+        m_data(load_dataset(settings.data, settings.train_images, settings.test_images)),
+        m_communicator(runtime.instances(int(settings.devices)), communicator_options(settings)),
+        m_trainer(m_communicator, Network::chapter(), m_data.train, m_data.test, settings.trainer),
+        m_record(new_record("train", runtime)) {}
+
+  ExitCode execute() {
+    print_header();
+    say("epoch  train loss  test accuracy          seconds  images/s  communication\n");
+    while (!done()) epoch();
+    return finish();
+  }
+
+ private:
+  static comm::CommunicatorOptions communicator_options(Settings const& settings) {
+    comm::CommunicatorOptions options;
+    options.timeout = std::chrono::duration<double>(settings.timeout);
+    return options;
+  }
+
+  template <class... Values>
+  void say(char const* format, Values... values) const {
+    if (!m_runtime.is_root()) return;
+    std::fprintf(m_out, format, values...);
+    std::fflush(m_out);
+  }
+
+  std::int64_t last_step() const {
+    std::int64_t const by_epochs = m_settings.epochs * m_trainer.steps_per_epoch();
+    return m_settings.steps > 0 ? std::min(m_settings.steps, by_epochs) : by_epochs;
+  }
+  bool done() const { return m_trainer.step() >= last_step(); }
+
+  void print_header() {
+    auto const& trainer     = m_settings.trainer;
+    std::vector<Fact> facts = build_facts();
+    for (auto const& fact : environment_facts(m_runtime)) facts.push_back(fact);
+    auto const add = [&](char const* key, std::string const& value) { facts.push_back({key, value}); };
+    add("data", m_data.name + " (" + m_data.source + "), " + std::to_string(m_data.train.count) + " + " +
+                    std::to_string(m_data.test.count) + " images");
+    add("data sha256", m_data.train.sha256 + " " + m_data.test.sha256);
+    add("network", std::to_string(m_trainer.network().parameters) + " parameters in " +
+                       std::to_string(m_trainer.network().tensors.size()) + " tensors");
+    add("devices", std::to_string(m_communicator.size()) + " (" + std::to_string(m_communicator.processes()) +
+                       " processes x " + std::to_string(m_communicator.local_size()) + ")");
+    add("allreduce", trainer.allreduce + (trainer.fuse ? ", one call a step" : ", one call a tensor"));
+    add("reduction", m_settings.reduction + ": sum over the minibatch's images, divided once by their number");
+    add("batch",
+        std::to_string(trainer.batch) + ", " + std::to_string(m_trainer.steps_per_epoch()) + " steps an epoch");
+    add("learning rate", Json(trainer.learning_rate).dump());
+    add("seed", std::to_string(trainer.seed));
+    for (auto const& [key, value] : facts) say("%s : %s\n", key.c_str(), value.c_str());
+    if (!m_data.notice.empty()) say("NOTE: %s\n", m_data.notice.c_str());
+    if (m_communicator.local_size() > 1 && Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible)
+      say("NOTE: on this back end the devices of a process share its cores; speed-up comes from processes\n");
+
+    m_record["parameters"]       = {{"data", m_data.name},
+                                    {"data_source", m_data.source},
+                                    {"train_images", m_data.train.count},
+                                    {"test_images", m_data.test.count},
+                                    {"train_sha256", m_data.train.sha256},
+                                    {"test_sha256", m_data.test.sha256},
+                                    {"processes", m_communicator.processes()},
+                                    {"devices_per_process", m_communicator.local_size()},
+                                    {"devices", m_communicator.size()},
+                                    {"epochs", m_settings.epochs},
+                                    {"steps", m_settings.steps},
+                                    {"batch", trainer.batch},
+                                    {"steps_per_epoch", m_trainer.steps_per_epoch()},
+                                    {"learning_rate", trainer.learning_rate},
+                                    {"seed", trainer.seed},
+                                    {"allreduce", trainer.allreduce},
+                                    {"fuse", trainer.fuse},
+                                    {"reduction", m_settings.reduction},
+                                    {"accumulate", trainer.accumulate}};
+    m_record["result"]["epochs"] = Json::array();
+  }
+
+  // Up to the end of the epoch, or to the last step.
+  void epoch() {
+    std::int64_t const per_epoch = m_trainer.steps_per_epoch(), number = m_trainer.step() / per_epoch + 1;
+    bool const progress = m_runtime.is_root() && isatty(STDERR_FILENO);
+    double loss = 0, communication = m_communicator.seconds();
+    std::int64_t images = 0;
+    Clock const clock;
+    while (!done() && m_trainer.step() < number * per_epoch) {
+      StepResult const step = m_trainer.advance();
+      loss += step.loss * double(step.images);
+      images += step.images;
+      if (m_settings.log_steps) m_step_losses.push_back(step.loss);
+      if (progress)
+        std::fprintf(stderr, "\repoch %lld: step %lld/%lld, loss %.4f ", static_cast<long long>(number),
+                     static_cast<long long>((step.step - 1) % per_epoch + 1), static_cast<long long>(per_epoch),
+                     step.loss);
+    }
+    double const seconds = slowest(clock.seconds());
+    communication        = m_communicator.seconds() - communication;
+    if (progress) std::fprintf(stderr, "\r\033[K");
+
+    m_correct             = m_trainer.count_correct();
+    double const accuracy = share(m_correct, m_data.test.count), rate = double(images) / seconds;
+    loss /= double(images);
+    m_images += images;
+    m_seconds += seconds;
+    say("%5lld  %10.4f  %8.4f (%5lld/%lld)  %7.2f  %8.0f  %11.1f %%\n", static_cast<long long>(number), loss, accuracy,
+        static_cast<long long>(m_correct), static_cast<long long>(m_data.test.count), seconds, rate,
+        100 * communication / seconds);
+    m_record["result"]["epochs"].push_back({{"epoch", number},
+                                            {"train_loss", loss},
+                                            {"test_correct", m_correct},
+                                            {"test_accuracy", accuracy},
+                                            {"seconds", seconds},
+                                            {"images_per_s", rate},
+                                            {"communication_share", communication / seconds}});
+  }
+
+  double slowest(double seconds) {
+    auto const all = m_communicator.gather(seconds);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  static double share(std::int64_t correct, std::int64_t count) {
+    return count > 0 ? double(correct) / double(count) : 0;
+  }
+
+  ExitCode finish() {
+    m_correct                = m_trainer.count_correct();
+    std::int64_t const alone = m_trainer.count_correct_alone();
+    auto const& divergence   = m_trainer.divergence();
+    bool const counts_equal  = m_correct == alone;
+    bool const passed        = counts_equal && !divergence.found;
+    double const rate        = m_seconds > 0 ? double(m_images) / m_seconds : 0;
+    std::string const hash   = m_trainer.parameters_sha256();
+
+    std::string verdict = divergence.found
+                              ? "replicas differ first at step " + std::to_string(divergence.step) + " in " +
+                                    divergence.tensor + " on ranks " + divergence.ranks
+                              : std::to_string(m_communicator.size()) + " replicas equal at every one of " +
+                                    std::to_string(m_trainer.step()) + " steps";
+    verdict += "; test count " + std::to_string(m_correct) + (counts_equal ? " equal to" : " DIFFERS FROM") +
+               " one device's " + std::to_string(alone);
+    say("parameters sha256 : %s\n", hash.c_str());
+    say("FOM: %.1f images/s\n", rate);
+    say("VERIFICATION: %s (%s)\n", passed ? "PASSED" : "FAILED", verdict.c_str());
+
+    auto& result                = m_record["result"];
+    result["steps"]             = m_trainer.step();
+    result["parameters_sha256"] = hash;
+    result["test_correct"]      = m_correct;
+    result["test_count"]        = m_data.test.count;
+    result["test_accuracy"]     = share(m_correct, m_data.test.count);
+    if (m_settings.log_steps) result["step_losses"] = m_step_losses;
+    m_record["fom"]          = {{"value", rate}, {"unit", "images/s"}};
+    m_record["verification"] = {
+        {"passed", passed}, {"replicas_equal", !divergence.found}, {"counts_equal", counts_equal}, {"detail", verdict}};
+    if (m_runtime.is_root()) write_json(m_settings.json, m_record, m_settings.force);
+    return passed ? ExitCode::success : ExitCode::wrong_result;
+  }
+
+  Settings const& m_settings;
+  Runtime const& m_runtime;
+  std::FILE* m_out;
+  TrainTest m_data;
+  comm::Communicator m_communicator;
+  Trainer m_trainer;
+  Json m_record;
+  std::vector<double> m_step_losses;
+  std::int64_t m_correct = 0, m_images = 0;
+  double m_seconds = 0;
+};
+
+ExitCode run(Arguments const& arguments) {
+  Settings settings;
+  po::variables_map values;
+  if (!parse(train_command, describe(settings), arguments, values)) return ExitCode::success;
+  check(settings);
+  return with_runtime(int(settings.threads), [&](Runtime const& runtime) { return Run(settings, runtime).execute(); });
+}
+
+}  // namespace
+
+Command const train_command{"train", "train the network on k devices and check them against each other", run};
+
+}  // namespace lockstep

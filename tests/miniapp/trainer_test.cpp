@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/trainer.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "comm/algorithms.hpp"
+#include "kernels/error.hpp"
+#include "kernels/random.hpp"
+
+namespace lockstep {
+namespace {
+
+// Bright squares whose place tells the class, and noise: learnable in a few steps.
+Dataset squares(std::int64_t count, std::uint64_t seed, int side = 12) {
+  Dataset data;
+  data.height = data.width = side;
+  data.count               = count;
+  data.sha256              = std::to_string(count) + "/" + std::to_string(seed);
+  RandomStream random(seed, RandomPurpose::image, 99);
+  for (std::int64_t i = 0; i < count; ++i) {
+    int const label = int(random.below(4));
+    data.labels.push_back(std::uint8_t(label));
+    for (int row = 0; row < side; ++row)
+      for (int column = 0; column < side; ++column)
+        data.images.push_back(
+            std::uint8_t(random.below(100) + (row / 6 == label / 2 && column / 6 == label % 2 ? 100 : 0)));
+  }
+  return data;
+}
+
+// Small enough that a step takes well under a millisecond; conv, pool with a floor, dense.
+Network small_network() {
+  auto network = Network::with_input({1, 12, 12});
+  network.conv2d(3, 3).relu().average_pool2d(2).conv2d(5, 2).relu().average_pool2d(3).dense(8).relu().dense(10);
+  return network;
+}
+
+struct Outcome {
+  std::vector<double> losses;
+  std::string sha256;
+  std::int64_t correct = 0, correct_alone = 0;
+  bool replicas_equal = false;
+};
+
+Outcome train(int devices, TrainerOptions const& options, int steps, std::int64_t images = 150,
+              std::int64_t test_images = 37) {
+  comm::Communicator communicator{std::vector<Space>(std::size_t(devices))};
+  Trainer trainer(communicator, small_network(), squares(images, 1), squares(test_images, 2), options);
+  Outcome outcome;
+  for (int step = 0; step < steps; ++step) outcome.losses.push_back(trainer.advance().loss);
+  outcome.sha256         = trainer.parameters_sha256();
+  outcome.correct        = trainer.count_correct();
+  outcome.correct_alone  = trainer.count_correct_alone();
+  outcome.replicas_equal = trainer.replicas_equal();
+  for (int local = 1; local < devices; ++local) EXPECT_EQ(trainer.parameters(local), trainer.parameters(0));
+  return outcome;
+}
+
+TrainerOptions options_with(std::int64_t batch, Reduction reduction = Reduction::exact,
+                            std::string const& allreduce = "ring") {
+  TrainerOptions options;
+  options.batch     = batch;
+  options.reduction = reduction;
+  options.allreduce = allreduce;
+  return options;
+}
+
+TEST(Trainer, ExactModeGivesTheSameBitsForEveryDeviceCountAndAlgorithm) {
+  Outcome const one = train(1, options_with(64), 7);  // 64, 64, 22, 64, ...
+  for (auto const& algorithm : comm::algorithm_names())
+    for (int devices = 1; devices <= 8; ++devices) {
+      Outcome const many = train(devices, options_with(64, Reduction::exact, algorithm), 7);
+      EXPECT_EQ(many.sha256, one.sha256) << algorithm << " on " << devices;
+      EXPECT_EQ(many.losses, one.losses) << algorithm << " on " << devices;
+      EXPECT_EQ(many.correct, one.correct) << algorithm << " on " << devices;
+      EXPECT_TRUE(many.replicas_equal) << algorithm << " on " << devices;
+    }
+}
+
+TEST(Trainer, ExactModeDoesNotDependOnFusionOrMicroBatches) {
+  std::string const expected = train(1, options_with(64), 4).sha256;
+  for (bool fuse : {true, false})
+    for (std::int64_t accumulate : {1, 2, 3, 7, 64}) {
+      auto options       = options_with(64);
+      options.fuse       = fuse;
+      options.accumulate = accumulate;
+      EXPECT_EQ(train(3, options, 4).sha256, expected) << fuse << ' ' << accumulate;
+    }
+}
+
+TEST(Trainer, FloatModeStaysNearOneDevice) {
+  for (auto const& algorithm : comm::algorithm_names()) {
+    Outcome const one = train(1, options_with(64, Reduction::plain), 12);
+    for (int devices : {2, 3, 5, 8}) {
+      Outcome const many = train(devices, options_with(64, Reduction::plain, algorithm), 12);
+      for (std::size_t step = 0; step < one.losses.size(); ++step)
+        EXPECT_NEAR(many.losses[step], one.losses[step], 1e-5 * one.losses[step]) << algorithm << ' ' << devices;
+      EXPECT_TRUE(many.replicas_equal) << algorithm << ' ' << devices;
+    }
+  }
+}
+
+TEST(Trainer, HandlesFewerImagesThanDevices) {
+  for (std::int64_t images : {1, 2, 5, 9}) {
+    Outcome const one = train(1, options_with(4), 6, images, 3);
+    for (int devices : {4, 8}) {
+      Outcome const many = train(devices, options_with(4), 6, images, 3);
+      EXPECT_EQ(many.sha256, one.sha256) << images << " images on " << devices;
+      EXPECT_EQ(many.losses, one.losses) << images << " images on " << devices;
+    }
+  }
+}
+
+TEST(Trainer, CountsEachTestImageOnce) {
+  for (std::int64_t images : {0, 1, 4, 5, 10, 37})
+    for (int devices : {1, 2, 3, 7, 8}) {
+      Outcome const outcome = train(devices, options_with(64), 3, 150, images);
+      EXPECT_EQ(outcome.correct, outcome.correct_alone) << images << " images on " << devices;
+      EXPECT_LE(outcome.correct, images);
+    }
+}
+
+TEST(Trainer, Learns) {
+  Outcome const outcome = train(2, options_with(16), 400, 150, 100);
+  EXPECT_NEAR(outcome.losses.front(), std::log(10.0), 0.01);
+  EXPECT_LT(outcome.losses.back(), 0.3);
+  EXPECT_GE(outcome.correct, 90);
+}
+
+TEST(Trainer, AShortLastBatchIsAMeanOverItsOwnImages) {
+  // One epoch of 64 + 64 + 22: the third step must equal a step on those 22 alone, scaled by 1/22 and not by 1/64. With
+  // the learning rate at 0 nothing else tells the losses apart.
+  auto options          = options_with(64);
+  options.learning_rate = 0;
+  Outcome const outcome = train(3, options, 3);
+  for (double loss : outcome.losses) EXPECT_NEAR(loss, std::log(10.0), 0.01);
+}
+
+TEST(Trainer, NamesStepAndTensorWhenAGradientIsNotFinite) {
+  for (Reduction reduction : {Reduction::exact, Reduction::plain}) {
+    comm::Communicator communicator(std::vector<Space>(3));
+    Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options_with(64, reduction));
+    trainer.advance();
+    auto parameters = trainer.parameters();
+    parameters.back() =
+        std::numeric_limits<float>::quiet_NaN();  // the last layer's bias: its own gradient is the first to show it
+    trainer.restore(parameters, 1);
+    try {
+      trainer.advance();
+      FAIL() << "a NaN went unnoticed";
+    } catch (Error const& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("step 2: the gradient of W1 is not finite"));
+      EXPECT_EQ(error.code(), ExitCode::wrong_result);
+    }
+    EXPECT_EQ(trainer.step(), 1);
+    auto const after = trainer.parameters();
+    EXPECT_TRUE(std::equal(after.begin(), after.end() - 1, parameters.begin()));
+  }
+}
+
+TEST(Trainer, ContinuesFromARestoredStateWithTheSameBits) {
+  comm::Communicator communicator(std::vector<Space>(2));
+  Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options_with(64));
+  for (int step = 0; step < 4; ++step) trainer.advance();  // one step into the second epoch
+  auto const saved = trainer.parameters();
+  for (int step = 4; step < 8; ++step) trainer.advance();
+
+  comm::Communicator other(std::vector<Space>(3));
+  Trainer resumed(other, small_network(), squares(150, 1), squares(10, 2), options_with(64));
+  resumed.restore(saved, 4);
+  for (int step = 4; step < 8; ++step) resumed.advance();
+  EXPECT_EQ(resumed.parameters_sha256(), trainer.parameters_sha256());
+}
+
+TEST(Trainer, RefusesImagesOfAnotherSize) {
+  comm::Communicator communicator(std::vector<Space>(1));
+  try {
+    Trainer(communicator, small_network(), squares(8, 1, 14), squares(8, 2), options_with(4));
+    FAIL();
+  } catch (Error const& error) {
+    EXPECT_STREQ(error.what(), "images of 14x14; the network expects 12x12");
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

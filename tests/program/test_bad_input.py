@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bad input gives one line that names what was found and what was expected, exit code 2, and no trace."""
+import gzip
+import os
+import shutil
+import struct
+import tempfile
+import unittest
+
+from program import MPIEXEC, run
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def images(count, side=28):
+    return struct.pack(">4I", 0x803, count, side, side) + bytes(i % 251 for i in range(count * side * side))
+
+
+def labels(count):
+    return struct.pack(">2I", 0x801, count) + bytes(i % 10 for i in range(count))
+
+
+class Refused(unittest.TestCase):
+    def refuse(self, arguments, *words, code=2, **how):
+        done = run(*arguments, **how)
+        self.assertEqual(done.returncode, code, f"{arguments}\n{done.stdout}\n{done.stderr}")
+        lines = done.stderr.strip().splitlines()
+        self.assertEqual(len(lines), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, lines[0])
+
+
+class Options(Refused):
+    def test_commands(self):
+        self.refuse([], "no command")
+        self.refuse(["trian"], "trian")
+
+    def test_unknown_and_malformed(self):
+        self.refuse(["train", "--bogus"], "--bogus")
+        self.refuse(["train", "--batch"], "batch")
+        self.refuse(["train", "--batch", "many"], "batch", "many")
+        self.refuse(["train", "--epoch", "3"], "--epoch")
+        self.refuse(["train", "left-over"], "train")
+
+    def test_out_of_range(self):
+        for option, value in (("--devices", 0), ("--devices", -1), ("--batch", 0), ("--epochs", -1), ("--steps", -5), ("--seed", -1),
+                              ("--lr", "nan"), ("--lr", -0.1), ("--timeout", 0), ("--threads", -2), ("--accumulate", 0),
+                              ("--allreduce", "rings"), ("--reduction", "double"), ("--fuse", "maybe"),
+                              ("--batch", 99999999999999999999)):
+            with self.subTest(option=option, value=value):
+                self.refuse(["train", "--data", "synthetic", option, value], option.lstrip("-"))
+
+    def test_more_images_than_there_are(self):
+        self.refuse(["train", "--data", "synthetic", "--train-images", 60001], "60001", "60000")
+
+    def test_record_in_a_missing_folder(self):
+        self.refuse(["train", "--json", "no/such/folder/x.json"], "no/such/folder")
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_once_under_a_launcher(self):
+        done = run("train", "--bogus", ranks=2)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count("--bogus"), 1)
+
+
+class DataFiles(Refused):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.folder)
+        for name, content in zip(FILES, (images(20), labels(20), images(10), labels(10))):
+            self.write(name, content)
+
+    def write(self, name, content):
+        with open(os.path.join(self.folder, name), "wb") as file:
+            file.write(content)
+
+    def refuse_data(self, *words):
+        self.refuse(["train", "--data", self.folder, "--epochs", 1], *words)
+
+    def test_good_files_train(self):
+        self.assertEqual(run("train", "--data", self.folder, "--epochs", 1).returncode, 0)
+        for name in FILES:  # by content, not by name
+            with open(os.path.join(self.folder, name), "rb") as file:
+                self.write(name, gzip.compress(file.read()))
+        self.assertEqual(run("train", "--data", self.folder, "--epochs", 1).returncode, 0)
+
+    def test_missing(self):
+        os.remove(os.path.join(self.folder, FILES[2]))
+        self.refuse_data(FILES[2])
+        self.refuse(["train", "--data", os.path.join(self.folder, "nowhere")], "nowhere")
+
+    def test_error_page(self):
+        self.write(FILES[0], b"<!DOCTYPE html><html>404 Not Found</html>" * 18)
+        self.refuse_data(FILES[0], "<!")
+
+    def test_empty_and_truncated(self):
+        self.write(FILES[1], b"")
+        self.refuse_data(FILES[1])
+        self.write(FILES[1], labels(20)[:-3])
+        self.refuse_data(FILES[1], "28", "25")
+        self.write(FILES[1], labels(20)[:6])
+        self.refuse_data(FILES[1])
+        self.write(FILES[1], gzip.compress(labels(20))[:-9])
+        self.refuse_data(FILES[1])
+
+    def test_corrupt_archive(self):
+        content = bytearray(gzip.compress(images(20)))
+        content[len(content) // 2] ^= 0x55
+        self.write(FILES[0], bytes(content))
+        self.refuse_data(FILES[0])
+
+    def test_trailing_bytes(self):
+        self.write(FILES[0], images(20) + b"x")
+        self.refuse_data(FILES[0], "15697", "15696")
+        self.write(FILES[0], gzip.compress(images(20)) + b"rubbish")
+        self.refuse_data(FILES[0])
+
+    def test_wrong_header(self):
+        self.write(FILES[0], labels(20))
+        self.refuse_data(FILES[0], "0x00000803", "0x00000801")
+        self.write(FILES[0], struct.pack("<4I", 0x803, 20, 28, 28) + images(20)[16:])
+        self.refuse_data(FILES[0], "byte order")
+        self.write(FILES[0], struct.pack(">4I", 0x803, 20, 27, 28) + bytes(20 * 27 * 28))
+        self.refuse_data(FILES[0], "27")
+        self.write(FILES[0], struct.pack(">4I", 0x803, 0xFFFFFFFF, 28, 28) + images(20)[16:])
+        self.refuse_data(FILES[0], "4294967295")
+
+    def test_label_out_of_range(self):
+        content = bytearray(labels(20))
+        content[8 + 7] = 10
+        self.write(FILES[1], bytes(content))
+        self.refuse_data(FILES[1], "10")
+
+    def test_unequal_numbers(self):
+        self.write(FILES[1], labels(19))
+        self.refuse_data("20", "19")
+
+    def test_folder_instead_of_file(self):
+        os.remove(os.path.join(self.folder, FILES[3]))
+        os.mkdir(os.path.join(self.folder, FILES[3]))
+        self.refuse_data(FILES[3])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import re
+import tempfile
+import unittest
+
+from program import MPIEXEC, record, run
+
+SMALL = ["train", "--data", "synthetic", "--train-images", 700, "--test-images", 203, "--epochs", 2, "--log-steps"]
+
+
+def essence(result):
+    return [result[key] for key in ("parameters_sha256", "step_losses", "test_correct", "test_count")] + [
+        (epoch["train_loss"], epoch["test_correct"]) for epoch in result["epochs"]]
+
+
+class Placements(unittest.TestCase):
+    """k devices, wherever they are, give one device's bits."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.one = essence(record(*SMALL)["result"])
+
+    def check(self, *options, **how):
+        self.assertEqual(essence(record(*SMALL, *options, **how)["result"]), self.one)
+
+    def test_in_process(self):
+        for devices in (2, 3, 5, 8):
+            for algorithm in ("naive", "tree", "ring"):
+                with self.subTest(devices=devices, algorithm=algorithm):
+                    self.check("--devices", devices, "--allreduce", algorithm)
+
+    def test_threads(self):
+        for threads in (1, 2, 3):
+            self.check("--threads", threads)
+
+    def test_unfused_and_micro_batches(self):
+        self.check("--devices", 3, "--fuse", "off")
+        self.check("--devices", 2, "--accumulate", 5)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_mpi(self):
+        for ranks, devices in ((2, 1), (4, 1), (2, 2), (3, 2), (8, 1)):
+            for algorithm in ("naive", "tree", "ring"):
+                with self.subTest(ranks=ranks, devices=devices, algorithm=algorithm):
+                    self.check("--devices", devices, "--allreduce", algorithm, ranks=ranks)
+
+
+class Sizes(unittest.TestCase):
+    """Minibatches that do not divide, and fewer images than devices."""
+
+    def same(self, devices, *options):
+        arguments = ["train", "--data", "synthetic", "--log-steps", *options]
+        self.assertEqual(essence(record(*arguments, "--devices", devices)["result"]), essence(record(*arguments)["result"]))
+
+    def test_one_image_on_eight_devices(self):
+        self.same(8, "--train-images", 1, "--batch", 1, "--epochs", 2, "--test-images", 1)
+
+    def test_batch_257_on_five_devices(self):
+        self.same(5, "--train-images", 800, "--batch", 257, "--epochs", 1, "--test-images", 10)
+
+    def test_whole_training_set_as_one_batch_on_three_devices(self):
+        self.same(3, "--batch", 60000, "--epochs", 1, "--test-images", 10)
+
+    def test_ten_test_images_on_seven_devices(self):
+        self.same(7, "--train-images", 64, "--epochs", 1, "--test-images", 10)
+
+
+class FloatMode(unittest.TestCase):
+    def test_losses_stay_near_one_device(self):
+        one = record(*SMALL, "--reduction", "float")["result"]
+        for algorithm in ("naive", "tree", "ring"):
+            many = record(*SMALL, "--reduction", "float", "--devices", 4, "--allreduce", algorithm)["result"]
+            for a, b in zip(one["step_losses"], many["step_losses"]):
+                self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
+
+
+class Output(unittest.TestCase):
+    def test_lines_and_record(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "record.json")
+            done = run(*SMALL, "--devices", 2, "--json", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(len(re.findall(r"^FOM: [0-9.]+ images/s$", done.stdout, re.M)), 1)
+            self.assertEqual(len(re.findall(r"^VERIFICATION: PASSED \(.*\)$", done.stdout, re.M)), 1)
+            self.assertRegex(done.stdout, r"(?m)^ +1 .*%$")
+            self.assertTrue(os.path.getsize(path) > 0)
+
+            again = run(*SMALL, "--json", path)
+            self.assertEqual(again.returncode, 2)
+            self.assertIn("the file exists", again.stderr)
+            self.assertEqual(run(*SMALL, "--json", path, "--force").returncode, 0)
+
+    def test_record_fields(self):
+        found = record(*SMALL)
+        self.assertEqual(found["subcommand"], "train")
+        self.assertTrue(found["schema"])
+        self.assertGreater(found["fom"]["value"], 0)
+        self.assertEqual(found["fom"]["unit"], "images/s")
+        self.assertIs(found["verification"]["passed"], True)
+        result = found["result"]
+        self.assertRegex(result["parameters_sha256"], "^[0-9a-f]{64}$")
+        self.assertEqual(result["test_count"], 203)
+        self.assertEqual(result["test_accuracy"], result["test_correct"] / 203)
+        self.assertEqual(len(result["step_losses"]), 2 * 3)
+        self.assertEqual([epoch["epoch"] for epoch in result["epochs"]], [1, 2])
+        for epoch in result["epochs"]:
+            for key in ("train_loss", "test_correct", "test_accuracy", "seconds", "images_per_s", "communication_share"):
+                self.assertIsInstance(epoch[key], (int, float))
+
+    def test_steps_stop_in_mid_epoch(self):
+        result = record(*SMALL, "--steps", 4)["result"]
+        self.assertEqual((result["steps"], len(result["step_losses"]), len(result["epochs"])), (4, 4, 2))
+
+    def test_seeds_and_epochs_differ(self):
+        first, second = (record(*SMALL, "--seed", seed)["result"] for seed in (1, 2))
+        self.assertNotEqual(first["parameters_sha256"], second["parameters_sha256"])
+
+    def test_help(self):
+        for arguments in (["--help"], ["train", "--help"], ["info", "--help"]):
+            done = run(*arguments)
+            self.assertEqual(done.returncode, 0)
+            self.assertIn("Usage: lockstep", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
