@@ -10,7 +10,13 @@ namespace lockstep::comm {
 #define LOCKSTEP_ALGORITHMS(X) \
   X(naive)                     \
   X(tree)                      \
-  X(ring)
+  X(double_tree)               \
+  X(ring)                      \
+  X(bidirectional_ring)        \
+  X(recursive_doubling)        \
+  X(halving_doubling)          \
+  X(direct)                    \
+  X(hierarchical)
 
 #define LOCKSTEP_DECLARE(name) extern Algorithm const name##_algorithm;
 LOCKSTEP_ALGORITHMS(LOCKSTEP_DECLARE)
@@ -31,6 +37,17 @@ Algorithm const& find(std::string_view name) {
   throw Error(ExitCode::usage, "unknown algorithm '" + std::string(name) + "', expected one of: " + known);
 }
 
+ScheduleRequest check(ScheduleRequest request) {
+  LOCKSTEP_THROW_IF(request.ranks < 1, ExitCode::usage,
+                    "number of ranks is " + std::to_string(request.ranks) + ", expected at least 1");
+  LOCKSTEP_THROW_IF(request.elements < 0, ExitCode::usage,
+                    "number of elements is " + std::to_string(request.elements) + ", expected at least 0");
+  LOCKSTEP_THROW_IF(request.pipeline < 0, ExitCode::usage,
+                    "pipeline depth is " + std::to_string(request.pipeline) + ", expected at least 0");
+  request.ranks_per_node = ranks_per_node(request);
+  return request;
+}
+
 }  // namespace
 
 std::vector<std::string> algorithm_names() {
@@ -41,15 +58,27 @@ std::vector<std::string> algorithm_names() {
 
 Schedule make_schedule(std::string_view name, ScheduleRequest const& request) {
   Algorithm const& algorithm = find(name);
-  LOCKSTEP_THROW_IF(request.ranks < 1, ExitCode::usage,
-                    "number of ranks is " + std::to_string(request.ranks) + ", expected at least 1");
-  LOCKSTEP_THROW_IF(request.elements < 0, ExitCode::usage,
-                    "number of elements is " + std::to_string(request.elements) + ", expected at least 0");
+  auto const checked         = check(request);
   Schedule schedule;
   schedule.algorithm = algorithm.name;
   schedule.ranks     = request.ranks;
-  if (request.ranks > 1) algorithm.build(request, schedule);
+  if (request.ranks > 1) algorithm.build(checked, schedule);
   return schedule;
+}
+
+void outline(std::string_view name, ScheduleRequest const& request, OutlineVisitor const& visit) {
+  Algorithm const& algorithm = find(name);
+  auto const checked         = check(request);
+  if (request.ranks == 1) return;
+  if (algorithm.outline)
+    algorithm.outline(checked, visit);
+  else
+    outline(make_schedule(name, checked), checked.elements, checked.ranks_per_node, visit);
+}
+
+int ranks_per_node(ScheduleRequest const& request) {
+  return request.ranks_per_node > 0 && request.ranks % request.ranks_per_node == 0 ? request.ranks_per_node
+                                                                                   : request.ranks;
 }
 
 }  // namespace lockstep::comm

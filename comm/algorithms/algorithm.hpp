@@ -9,9 +9,12 @@ struct Algorithm {
   char const* name;
   // Called with ranks >= 2 only: the schedule of one rank is empty.
   void (*build)(ScheduleRequest const& request, Schedule& schedule);
+  // Step classes of that schedule; null where the schedule itself has few transfers (order k log k). In both requests
+  // ranks_per_node divides ranks.
+  void (*outline)(ScheduleRequest const& request, OutlineVisitor const& visit) = nullptr;
 };
 
-// Appends transfers step by step. `algorithm`, `ranks`, and for the start chunks = 1, are set by make_schedule.
+// Appends transfers step by step. make_schedule has set `algorithm`, `ranks`, and `chunks` to 1.
 class Steps {
  public:
   explicit Steps(Schedule& schedule) : m_schedule(schedule) {}

@@ -11,11 +11,11 @@ namespace {
 
 using Location = std::tuple<std::int32_t, Slot, std::int32_t>;  // rank, slot, chunk or place
 
-Location source_of(Transfer const& t) {
-  return {t.source, t.source_slot, t.source_slot == Slot::data ? t.chunk : t.place};
-}
-Location destination_of(Transfer const& t) {
-  return {t.destination, t.destination_slot, t.destination_slot == Slot::data ? t.chunk : t.place};
+// A transfer of several chunks reads, and writes, one location for each.
+std::vector<Location> locations(std::int32_t rank, Slot slot, Transfer const& t) {
+  std::vector<Location> all;
+  for (std::int32_t i = 0; i < t.count; ++i) all.emplace_back(rank, slot, (slot == Slot::data ? t.chunk : t.place) + i);
+  return all;
 }
 
 void need(std::vector<Reader>& readers, Reader reader) {
@@ -37,7 +37,7 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
   plan.scratch                  = schedule.places * place_size;
   int const me                  = placement.process;
   auto const is_mine            = [&](int rank) { return placement.process_of(rank) == me; };
-  auto const range_of           = [&](std::int32_t chunk) { return chunk_range(elements, schedule.chunks, chunk); };
+  auto const range_of           = [&](Transfer const& t) { return element_range(schedule, t, elements); };
   auto const reads_remote = [&](int process) { return process != me && placement.readable[std::size_t(process)]; };
 
   // Other processes that read a location of this one since it was last written, and up to which step.
@@ -51,23 +51,24 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
 
     std::set<Location> read;
     for (auto t = transfer; t != end; ++t)
-      if (range_of(t->chunk).size() > 0 && is_mine(t->source)) {
-        Location const location = source_of(*t);
-        read.insert(location);
+      if (range_of(*t).size() > 0 && is_mine(t->source)) {
         int const reader = placement.process_of(t->destination);
-        if (reads_remote(reader)) need(readers[location], {reader, number + 1});
+        for (Location const& location : locations(t->source, t->source_slot, *t)) {
+          read.insert(location);
+          if (reads_remote(reader)) need(readers[location], {reader, number + 1});
+        }
       }
 
     std::vector<std::int64_t> staged(std::size_t(placement.local_size), 0);
     std::set<Location> written;
     for (auto t = transfer; t != end; ++t) {
-      ChunkRange const range = range_of(t->chunk);
+      ChunkRange const range = range_of(*t);
       if (range.size() == 0) continue;
       bool const from_me = is_mine(t->source), to_me = is_mine(t->destination);
       if (!from_me && !to_me) continue;
       int const source_process      = placement.process_of(t->source),
                 destination_process = placement.process_of(t->destination);
-      Location const destination    = destination_of(*t);
+      auto const destinations       = locations(t->destination, t->destination_slot, *t);
       Move move;
       move.source_at        = t->source_slot == Slot::data ? range.begin : t->place * place_size;
       move.destination_at   = t->destination_slot == Slot::data ? range.begin : t->place * place_size;
@@ -88,7 +89,8 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
       if (from_me && !to_me && !in_place) step.sends.push_back(move);
       if (!to_me) continue;
       if (move.reduce) plan.elements_reduced += move.count;
-      move.late = read.count(destination) > 0;
+      move.late =
+          std::any_of(destinations.begin(), destinations.end(), [&](Location const& l) { return read.count(l); });
       if (move.late || (!in_place && move.reduce)) {
         auto& used   = staged[std::size_t(t->destination % placement.local_size)];
         move.staging = used;
@@ -98,9 +100,11 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
           std::find(step.sources.begin(), step.sources.end(), source_process) == step.sources.end())
         step.sources.push_back(source_process);
       // Direct receives are written from the moment they are posted.
-      if (auto const known = readers.find(destination); known != readers.end())
-        for (Reader const& reader : known->second) need(move.late ? step.before_late : step.before_early, reader);
-      written.insert(destination);
+      for (Location const& destination : destinations) {
+        if (auto const known = readers.find(destination); known != readers.end())
+          for (Reader const& reader : known->second) need(move.late ? step.before_late : step.before_early, reader);
+        written.insert(destination);
+      }
       (in_place ? step.pulls : step.receives).push_back(move);
     }
     std::int64_t messages = 0;

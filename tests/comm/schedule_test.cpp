@@ -85,15 +85,15 @@ TEST(Algorithms, UnknownNamesAndBadRequestsAreRefused) {
     }
     return "";
   };
-  EXPECT_THAT(message("rign", {2, 1, 0}), HasSubstr("'rign', expected one of: naive, tree, ring"));
-  EXPECT_THAT(message("ring", {0, 1, 0}), HasSubstr("ranks is 0"));
-  EXPECT_THAT(message("ring", {2, -1, 0}), HasSubstr("elements is -1"));
+  EXPECT_THAT(message("rign", {2, 1}), HasSubstr("'rign', expected one of: naive, tree, double_tree, ring"));
+  EXPECT_THAT(message("ring", {0, 1}), HasSubstr("ranks is 0"));
+  EXPECT_THAT(message("ring", {2, -1}), HasSubstr("elements is -1"));
 }
 
 TEST(Algorithms, SumOnEveryRank) {
   for (auto const& name : algorithm_names())
     for (int k = 1; k <= 17; ++k) {
-      auto const schedule = make_schedule(name, {k, 1000, 0});
+      auto const schedule = make_schedule(name, {k, 1000});
       auto const input    = [](int rank, int chunk) {
         return std::uint64_t(rank + 1) * 0x9e3779b97f4a7c15u + unsigned(chunk);
       };
