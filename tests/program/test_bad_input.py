@@ -111,7 +111,7 @@ class DataFiles(Refused):
 
     def test_trailing_bytes(self):
         self.write(FILES[0], images(20) + b"x")
-        self.refuse_data(FILES[0], "15697", "15696")
+        self.refuse_data(FILES[0], "more than 15696 bytes", "expected 15696")
         self.write(FILES[0], gzip.compress(images(20)) + b"rubbish")
         self.refuse_data(FILES[0])
 
