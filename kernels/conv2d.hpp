@@ -29,24 +29,28 @@ struct Conv2d {
 template <class P, int K, int Channels, int Rows, int Columns>
 KOKKOS_FORCEINLINE_FUNCTION void conv2d_forward_sums(Conv2d const& c, float const* x, float const* weights,
                                                      float const* bias, int channel, int row, int column,
-                                                     P (&sums)[Channels][Rows][Columns]) {
+                                                     P (&sums)[Channels][Rows * Columns]) {
   int const k            = K ? K : c.kernel;
   std::int64_t const per = std::int64_t(c.in_channels) * k * k;
-  LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) LOCKSTEP_UNROLL for (int p = 0; p < Rows; ++p)
-      LOCKSTEP_UNROLL for (int q = 0; q < Columns; ++q) sums[o][p][q] = P(bias[channel + o]);
-
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
+    LOCKSTEP_UNROLL
+    for (int n = 0; n < Rows * Columns; ++n) sums[o][n] = P(bias[channel + o]);
+  }
   float const* w = weights + channel * per;
   for (int i = 0; i < c.in_channels; ++i) {
     float const* in = x + i * c.in_plane() + (std::int64_t(row) * c.in_width + column) * lanes;
     for (int u = 0; u < k; ++u) {
-      LOCKSTEP_UNROLL for (int v = 0; v < k; ++v) {
-        P in_packs[Rows][Columns];
-        LOCKSTEP_UNROLL for (int p = 0; p < Rows; ++p) LOCKSTEP_UNROLL for (int q = 0; q < Columns; ++q)
-            in_packs[p][q] = P::load(in + (std::int64_t(p) * c.in_width + q + v) * lanes);
-        LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) {
-          P const weight(w[o * per + v]);
-          LOCKSTEP_UNROLL for (int p = 0; p < Rows; ++p) LOCKSTEP_UNROLL for (int q = 0; q < Columns; ++q)
-              sums[o][p][q] = multiply_add(weight, in_packs[p][q], sums[o][p][q]);
+      LOCKSTEP_UNROLL
+      for (int v = 0; v < k; ++v) {
+        P weight[Channels];
+        LOCKSTEP_UNROLL
+        for (int o = 0; o < Channels; ++o) weight[o] = P(w[o * per + v]);
+        LOCKSTEP_UNROLL
+        for (int n = 0; n < Rows * Columns; ++n) {
+          P const in_pack = P::load(in + (std::int64_t(n / Columns) * c.in_width + n % Columns + v) * lanes);
+          LOCKSTEP_UNROLL
+          for (int o = 0; o < Channels; ++o) sums[o][n] = multiply_add(weight[o], in_pack, sums[o][n]);
         }
       }
       in += std::int64_t(c.in_width) * lanes;
@@ -59,18 +63,19 @@ template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_forward_pooled_tile(Conv2d const& c, float const* x, float const* weights,
                                                 float const* bias, int channel, int row, int column, float* out,
                                                 std::uint8_t* flags) {
-  P sums[Channels][2][2];
+  P sums[Channels][4];
   conv2d_forward_sums<P, K, Channels, 2, 2>(c, x, weights, bias, channel, row, column, sums);
   std::int64_t const plane = c.out_plane() / 4;
   std::int64_t const at    = (std::int64_t(row / 2) * (c.out_width / 2) + column / 2) * lanes;
-  LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) {
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
     if (c.relu) {
       auto passed = P::no_flags();
-      LOCKSTEP_UNROLL for (int p = 0; p < 2; ++p) LOCKSTEP_UNROLL for (int q = 0; q < 2; ++q) sums[o][p][q] =
-          rectify(sums[o][p][q], passed, 2 * p + q);
+      LOCKSTEP_UNROLL
+      for (int n = 0; n < 4; ++n) sums[o][n] = rectify(sums[o][n], passed, n);
       P::store_flags(flags + (channel + o) * plane + at, passed);
     }
-    P const mean = ((sums[o][0][0] + sums[o][0][1]) + (sums[o][1][0] + sums[o][1][1])) * P(0.25f);
+    P const mean = ((sums[o][0] + sums[o][1]) + (sums[o][2] + sums[o][3])) * P(0.25f);
     mean.store(out + (channel + o) * plane + at);
   }
 }
@@ -78,11 +83,13 @@ KOKKOS_FUNCTION void conv2d_forward_pooled_tile(Conv2d const& c, float const* x,
 template <class P, int K, int Channels, int Columns>
 KOKKOS_FUNCTION void conv2d_forward_plain_tile(Conv2d const& c, float const* x, float const* weights, float const* bias,
                                                int channel, int row, int column, float* out) {
-  P sums[Channels][1][Columns];
+  P sums[Channels][Columns];
   conv2d_forward_sums<P, K, Channels, 1, Columns>(c, x, weights, bias, channel, row, column, sums);
-  LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) LOCKSTEP_UNROLL for (int q = 0; q < Columns; ++q) {
-    P const y = c.relu ? rectify(sums[o][0][q]) : sums[o][0][q];
-    y.store(out + (channel + o) * c.out_plane() + (std::int64_t(row) * c.out_width + column + q) * lanes);
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
+    float* to = out + (channel + o) * c.out_plane() + (std::int64_t(row) * c.out_width + column) * lanes;
+    LOCKSTEP_UNROLL
+    for (int q = 0; q < Columns; ++q) (c.relu ? rectify(sums[o][q]) : sums[o][q]).store(to + q * lanes);
   }
 }
 
@@ -145,9 +152,10 @@ KOKKOS_FUNCTION void conv2d_output_gradient(Conv2d const& c, float const* out, s
           for (int lane = 0; lane < lanes; lane += P::width) {
             P const quarter   = P::load(d_out + at + column * lanes + lane) * P(0.25f);
             auto const passed = c.relu ? P::load_flags(flags + at + column * lanes + lane) : P::no_flags();
-            LOCKSTEP_UNROLL for (int p = 0; p < 2; ++p) LOCKSTEP_UNROLL for (int q = 0; q < 2; ++q) {
-              P const d = c.relu ? where_flag(passed, 2 * p + q, quarter) : quarter;
-              d.store(to + p * row_size + (2 * column + q) * lanes + lane);
+            LOCKSTEP_UNROLL
+            for (int n = 0; n < 4; ++n) {
+              P const d = c.relu ? where_flag(passed, n, quarter) : quarter;
+              d.store(to + n / 2 * row_size + (2 * column + n % 2) * lanes + lane);
             }
           }
       }
@@ -172,22 +180,31 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_row(Conv2d const& c, float const* x,
                                                 std::int64_t plane, int row_begin, int row_end, bool first,
                                                 float* sums) {
   P packs[Channels][K];
-  LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) LOCKSTEP_UNROLL for (int v = 0; v < K; ++v) packs[o][v] =
-      first ? P(0.0f) : P::load(sums + (o * K * K + v) * lanes);
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < K; ++v) packs[o][v] = first ? P(0.0f) : P::load(sums + (o * K * K + v) * lanes);
+  }
   for (int row = row_begin; row < row_end; ++row) {
     float const* in   = x + std::int64_t(row + u) * c.in_width * lanes;
     float const* grad = dy + std::int64_t(row - row_begin) * c.out_width * lanes;
     for (int column = 0; column < c.out_width; ++column, in += lanes, grad += lanes) {
       P d[Channels];
-      LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) d[o] = P::load(grad + o * plane);
-      LOCKSTEP_UNROLL for (int v = 0; v < K; ++v) {
-        P const in_pack                                                = P::load(in + v * lanes);
-        LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) packs[o][v] = multiply_add(d[o], in_pack, packs[o][v]);
+      LOCKSTEP_UNROLL
+      for (int o = 0; o < Channels; ++o) d[o] = P::load(grad + o * plane);
+      LOCKSTEP_UNROLL
+      for (int v = 0; v < K; ++v) {
+        P const in_pack = P::load(in + v * lanes);
+        LOCKSTEP_UNROLL
+        for (int o = 0; o < Channels; ++o) packs[o][v] = multiply_add(d[o], in_pack, packs[o][v]);
       }
     }
   }
-  LOCKSTEP_UNROLL for (int o = 0; o < Channels; ++o) LOCKSTEP_UNROLL for (int v = 0; v < K; ++v) packs[o][v].store(
-      sums + (o * K * K + v) * lanes);
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < K; ++v) packs[o][v].store(sums + (o * K * K + v) * lanes);
+  }
 }
 
 // The same for a kernel size known at run time only: one tap of one channel at a time.
@@ -205,15 +222,15 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_tap(Conv2d const& c, float const* x,
 // Work space of the weight gradient, in floats: sums of one tile of channels, and dy of one chunk of rows.
 KOKKOS_INLINE_FUNCTION int conv2d_chunk_rows(Conv2d const& c) {
   // A chunk of dy stays in the first-level cache: about 20 KiB, an even number of rows.
-  std::int64_t const row = std::int64_t(tiles::weight_channels) * c.out_width * lanes * 4;
+  std::int64_t const row = std::int64_t(tiles::most_weight_channels) * c.out_width * lanes * 4;
   int rows               = int((20 * 1024) / row) & ~1;
   return rows < 2 ? 2 : rows < c.out_height ? rows : c.out_height;
 }
 KOKKOS_INLINE_FUNCTION std::int64_t conv2d_sums_size(Conv2d const& c) {
-  return std::int64_t(tiles::weight_channels) * c.taps() * lanes;
+  return std::int64_t(tiles::most_weight_channels) * c.taps() * lanes;
 }
 KOKKOS_INLINE_FUNCTION std::int64_t conv2d_chunk_size(Conv2d const& c) {
-  return std::int64_t(tiles::weight_channels) * conv2d_chunk_rows(c) * c.out_width * lanes;
+  return std::int64_t(tiles::most_weight_channels) * conv2d_chunk_rows(c) * c.out_width * lanes;
 }
 
 // Writes (or adds to, by `rows`) the weight and bias gradients of one block. dy: all of it, or null: then it is made
@@ -282,13 +299,15 @@ template <class P>
 KOKKOS_FUNCTION void conv2d_weight_gradient(Conv2d const& c, float const* x, float const* dy, float const* out,
                                             std::uint8_t const* flags, float const* d_out, float* sums, float* chunk,
                                             GradientRows const& rows, std::int64_t weight, std::int64_t bias) {
-  constexpr int channels = tiles::weight_channels;
   if (c.kernel == 3)
-    conv2d_weight_gradient_channels<P, 3, channels>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows, weight, bias);
+    conv2d_weight_gradient_channels<P, 3, tiles::weight_channels(3)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
+                                                                     weight, bias);
   else if (c.kernel == 5)
-    conv2d_weight_gradient_channels<P, 5, channels>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows, weight, bias);
+    conv2d_weight_gradient_channels<P, 5, tiles::weight_channels(5)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
+                                                                     weight, bias);
   else
-    conv2d_weight_gradient_channels<P, 0, channels>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows, weight, bias);
+    conv2d_weight_gradient_channels<P, 0, tiles::weight_channels(0)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
+                                                                     weight, bias);
 }
 
 // ---- data gradient ----
@@ -301,8 +320,11 @@ KOKKOS_FUNCTION void conv2d_data_gradient_tile(Conv2d const& c, float const* dy,
   constexpr int wide = Columns + K - 1;
   P packs[Channels][wide];
   float* to = dx + channel * c.in_plane() + (std::int64_t(row) * c.in_width + column) * lanes;
-  LOCKSTEP_UNROLL for (int i = 0; i < Channels; ++i) LOCKSTEP_UNROLL for (int q = 0; q < wide; ++q) packs[i][q] =
-      q < kept ? P::load(to + i * c.in_plane() + q * lanes) : P(0.0f);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < Channels; ++i) {
+    LOCKSTEP_UNROLL
+    for (int q = 0; q < wide; ++q) packs[i][q] = q < kept ? P::load(to + i * c.in_plane() + q * lanes) : P(0.0f);
+  }
   int const u_begin = row >= c.out_height ? row - c.out_height + 1 : 0;
   int const u_end   = row < K - 1 ? row + 1 : K;
   for (int o = out_begin; o < out_end; ++o) {
@@ -310,15 +332,23 @@ KOKKOS_FUNCTION void conv2d_data_gradient_tile(Conv2d const& c, float const* dy,
     float const* grad = dy + o * c.out_plane() + column * lanes;
     for (int u = u_begin; u < u_end; ++u) {
       float const* from = grad + std::int64_t(row - u) * c.out_width * lanes;
-      LOCKSTEP_UNROLL for (int q = 0; q < Columns; ++q) {
+      LOCKSTEP_UNROLL
+      for (int q = 0; q < Columns; ++q) {
         P const d = P::load(from + q * lanes);
-        LOCKSTEP_UNROLL for (int v = 0; v < K; ++v) LOCKSTEP_UNROLL for (int i = 0; i < Channels; ++i) packs[i][q + v] =
-            multiply_add(P(w[(i * K + u) * K + v]), d, packs[i][q + v]);
+        LOCKSTEP_UNROLL
+        for (int v = 0; v < K; ++v) {
+          LOCKSTEP_UNROLL
+          for (int i = 0; i < Channels; ++i)
+            packs[i][q + v] = multiply_add(P(w[(i * K + u) * K + v]), d, packs[i][q + v]);
+        }
       }
     }
   }
-  LOCKSTEP_UNROLL for (int i = 0; i < Channels; ++i) LOCKSTEP_UNROLL for (int q = 0; q < wide; ++q) packs[i][q].store(
-      to + i * c.in_plane() + q * lanes);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < Channels; ++i) {
+    LOCKSTEP_UNROLL
+    for (int q = 0; q < wide; ++q) packs[i][q].store(to + i * c.in_plane() + q * lanes);
+  }
 }
 
 template <class P, int K, int Channels>

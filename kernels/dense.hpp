@@ -21,14 +21,16 @@ KOKKOS_FUNCTION void dense_forward_units(Dense const& d, float const* x, float c
   for (; unit + Units <= d.out; unit += Units)
     for (int lane = 0; lane < lanes; lane += P::width) {
       P sums[Units];
-      LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j) sums[j] = P(bias[unit + j]);
-      float const* w                                          = weights + unit;
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < Units; ++j) sums[j] = P(bias[unit + j]);
+      float const* w = weights + unit;
       for (std::int64_t i = 0; i < d.in; ++i, w += d.out) {
-        P const in                                              = P::load(x + i * lanes + lane);
-        LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j) sums[j] = multiply_add(P(w[j]), in, sums[j]);
+        P const in = P::load(x + i * lanes + lane);
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < Units; ++j) sums[j] = multiply_add(P(w[j]), in, sums[j]);
       }
-      LOCKSTEP_UNROLL for (int j = 0; j < Units; ++j)(d.relu ? rectify(sums[j]) : sums[j])
-          .store(y + (unit + j) * lanes + lane);
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < Units; ++j) (d.relu ? rectify(sums[j]) : sums[j]).store(y + (unit + j) * lanes + lane);
     }
   if constexpr (Units > 1)
     if (unit < d.out) dense_forward_units<P, Units / 2>(d, x, weights, bias, unit, y);
@@ -46,13 +48,16 @@ KOKKOS_FUNCTION void dense_data_gradient_inputs(Dense const& d, float const* dy,
   for (; i + Inputs <= d.in; i += Inputs)
     for (int lane = 0; lane < lanes; lane += P::width) {
       P sums[Inputs];
-      LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j] = P(0.0f);
-      float const* w                                           = weights + i * d.out;
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < Inputs; ++j) sums[j] = P(0.0f);
+      float const* w = weights + i * d.out;
       for (std::int64_t unit = 0; unit < d.out; ++unit) {
-        P const grad                                             = P::load(dy + unit * lanes + lane);
-        LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j] = multiply_add(P(w[j * d.out + unit]), grad, sums[j]);
+        P const grad = P::load(dy + unit * lanes + lane);
+        LOCKSTEP_UNROLL
+        for (int j = 0; j < Inputs; ++j) sums[j] = multiply_add(P(w[j * d.out + unit]), grad, sums[j]);
       }
-      LOCKSTEP_UNROLL for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (i + j) * lanes + lane);
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (i + j) * lanes + lane);
     }
   if constexpr (Inputs > 1)
     if (i < d.in) dense_data_gradient_inputs<P, Inputs / 2>(d, dy, weights, i, dx);
@@ -76,23 +81,42 @@ KOKKOS_INLINE_FUNCTION std::int64_t dense_row(std::int64_t out) {
   return (out + 15) / 16 * 16;
 }
 
-template <class P, int Inputs, int Packs>
+// Inputs x (Packs * P::width) weights, of which the first `units` columns exist; the others' dy is zero and nothing is
+// stored.
+template <class P, int Inputs, int Packs, bool Whole>
 KOKKOS_FUNCTION void dense_weight_gradient_tile(std::int64_t out, float const* x, float const* transposed,
-                                                int lane_begin, int lane_end, bool add, float* weights) {
+                                                int lane_begin, int lane_end, bool add, int units, float* weights) {
+  constexpr int columns = Packs * P::width;
   P sums[Inputs][Packs];
-  LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j] =
-      add ? P::load(weights + i * out + j * P::width) : P(0.0f);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < Inputs; ++i) {
+    float part[columns] = {};
+    if (!Whole && add)
+      for (int j = 0; j < units; ++j) part[j] = weights[i * out + j];
+    LOCKSTEP_UNROLL
+    for (int j = 0; j < Packs; ++j)
+      sums[i][j] = add ? P::load((Whole ? weights + i * out : part) + j * P::width) : P(0.0f);
+  }
   std::int64_t const row = dense_row(out);
   for (int lane = lane_begin; lane < lane_end; ++lane) {
     P grad[Packs];
-    LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) grad[j] = P::load(transposed + lane * row + j * P::width);
-    LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) {
+    LOCKSTEP_UNROLL
+    for (int j = 0; j < Packs; ++j) grad[j] = P::load(transposed + lane * row + j * P::width);
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < Inputs; ++i) {
       P const in(x[i * lanes + lane]);
-      LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j] = multiply_add(in, grad[j], sums[i][j]);
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < Packs; ++j) sums[i][j] = multiply_add(in, grad[j], sums[i][j]);
     }
   }
-  LOCKSTEP_UNROLL for (int i = 0; i < Inputs; ++i) LOCKSTEP_UNROLL for (int j = 0; j < Packs; ++j) sums[i][j].store(
-      weights + i * out + j * P::width);
+  LOCKSTEP_UNROLL
+  for (int i = 0; i < Inputs; ++i) {
+    float part[columns];
+    LOCKSTEP_UNROLL
+    for (int j = 0; j < Packs; ++j) sums[i][j].store((Whole ? weights + i * out : part) + j * P::width);
+    if (!Whole)
+      for (int j = 0; j < units; ++j) weights[i * out + j] = part[j];
+  }
 }
 
 template <class P, int Inputs>
@@ -101,16 +125,19 @@ KOKKOS_FUNCTION void dense_weight_gradient_inputs(Dense const& d, float const* x
                                                   float* weights) {
   std::int64_t i = in_begin;
   for (; i + Inputs <= d.in; i += Inputs) {
-    float const* in      = x + i * lanes;
-    float* to            = weights + i * d.out;
-    std::int64_t j       = 0;
-    constexpr int packs4 = 4 * P::width;
-    for (; j + packs4 <= d.out; j += packs4)
-      dense_weight_gradient_tile<P, Inputs, 4>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
+    float const* in    = x + i * lanes;
+    float* to          = weights + i * d.out;
+    std::int64_t j     = 0;
+    constexpr int wide = 4 * P::width;
+    for (; j + wide <= d.out; j += wide)
+      dense_weight_gradient_tile<P, Inputs, 4, true>(d.out, in, transposed + j, lane_begin, lane_end, add, wide,
+                                                     to + j);
     for (; j + P::width <= d.out; j += P::width)
-      dense_weight_gradient_tile<P, Inputs, 1>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
-    for (; j < d.out; ++j)
-      dense_weight_gradient_tile<ScalarPack, Inputs, 1>(d.out, in, transposed + j, lane_begin, lane_end, add, to + j);
+      dense_weight_gradient_tile<P, Inputs, 1, true>(d.out, in, transposed + j, lane_begin, lane_end, add, P::width,
+                                                     to + j);
+    if (j < d.out)
+      dense_weight_gradient_tile<P, Inputs, 1, false>(d.out, in, transposed + j, lane_begin, lane_end, add,
+                                                      int(d.out - j), to + j);
   }
   if constexpr (Inputs > 1)
     if (i < d.in) dense_weight_gradient_inputs<P, Inputs / 2>(d, x, transposed, lane_begin, lane_end, add, i, weights);
@@ -123,8 +150,9 @@ KOKKOS_FUNCTION void dense_weight_gradient(Dense const& d, float const* x, float
                                            int images, GradientRows const& rows, std::int64_t weight,
                                            std::int64_t bias) {
   std::int64_t const row = dense_row(d.out);
-  for (std::int64_t unit = 0; unit < d.out; ++unit)
-    for (int lane = 0; lane < lanes; ++lane) transposed[lane * row + unit] = dy[unit * lanes + lane];
+  for (std::int64_t unit = 0; unit < row; ++unit)
+    for (int lane = 0; lane < lanes; ++lane)
+      transposed[lane * row + unit] = unit < d.out ? dy[unit * lanes + lane] : 0.0f;
   for (int shard = 0; shard < rows.shards; ++shard) {
     int const begin = shard * rows.group;
     int const end   = begin + rows.group < images ? begin + rows.group : images;

@@ -21,7 +21,6 @@ struct GradientRows {
   }
 };
 
-// sums is [count][lane]; element i goes to rows' entry at + i.
 KOKKOS_INLINE_FUNCTION void add_lane_sums_one_by_one(GradientRows const& rows, float const* sums, std::int64_t count,
                                                      std::int64_t at) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -34,44 +33,76 @@ KOKKOS_INLINE_FUNCTION void add_lane_sums_one_by_one(GradientRows const& rows, f
 }
 
 #if LOCKSTEP_PACK_BYTES > 0
-// Sixteen elements at once for a shard that fills the block: the tree and a transposition in one.
-inline void sum_sixteen(float const* sums, float* results) {
-  typedef float Vector __attribute__((vector_size(64)));
-  Vector v[16];
-  LOCKSTEP_UNROLL for (int i = 0; i < 16; ++i) std::memcpy(&v[i], sums + i * lanes, sizeof(Vector));
-  LOCKSTEP_UNROLL for (int i = 0; i < 8; ++i) v[i] =
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
-  LOCKSTEP_UNROLL for (int i = 0; i < 4; ++i) v[i] =
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31);
-  LOCKSTEP_UNROLL for (int i = 0; i < 2; ++i) v[i] =
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-      __builtin_shufflevector(v[2 * i], v[2 * i + 1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-  v[0] = __builtin_shufflevector(v[0], v[1], 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-         __builtin_shufflevector(v[0], v[1], 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-  std::memcpy(results, &v[0], sizeof(Vector));
+// The same tree for as many elements at once as a vector has floats, for a shard that fills the block. A vector's quads
+// of four lanes: join_neighbours twice leaves four elements' sums of a quad side by side; join_quads then adds quads.
+#define LOCKSTEP_SHUFFLED_SUM(name, ...)                                                     \
+  LOCKSTEP_PACK_INLINE VectorPack::Vector name(VectorPack::Vector a, VectorPack::Vector b) { \
+    return __VA_ARGS__;                                                                      \
+  }
+#if LOCKSTEP_PACK_BYTES == 64
+LOCKSTEP_SHUFFLED_SUM(join_neighbours,
+                      __builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30) +
+                          __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31))
+LOCKSTEP_SHUFFLED_SUM(join_quads,
+                      __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                          __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31))
+#elif LOCKSTEP_PACK_BYTES == 32
+LOCKSTEP_SHUFFLED_SUM(join_neighbours, __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
+                                           __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15))
+LOCKSTEP_SHUFFLED_SUM(join_quads, __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+                                      __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15))
+#else
+LOCKSTEP_SHUFFLED_SUM(join_neighbours,
+                      __builtin_shufflevector(a, b, 0, 2, 4, 6) + __builtin_shufflevector(a, b, 1, 3, 5, 7))
+LOCKSTEP_SHUFFLED_SUM(join_quads, a + b)  // not used: a vector is one quad
+#endif
+#undef LOCKSTEP_SHUFFLED_SUM
+
+// v[0] = the tree of v[0 .. 2^levels), two of whose levels within quads where Quads.
+template <int Count, bool Quads>
+LOCKSTEP_PACK_INLINE void join(VectorPack::Vector* v) {
+  if constexpr (Count > 1) {
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < Count / 2; ++i)
+      v[i] = Quads ? join_quads(v[2 * i], v[2 * i + 1]) : join_neighbours(v[2 * i], v[2 * i + 1]);
+    join<Count / 2, Quads || (Count / 2) * 4 == VectorPack::width>(v);
+  }
+}
+
+LOCKSTEP_PACK_INLINE VectorPack::Vector sum_full_block(float const* sums) {
+  constexpr int width = VectorPack::width, parts = lanes / width;  // a vector holds one part of an element's lanes
+  VectorPack::Vector totals[parts];
+  LOCKSTEP_UNROLL
+  for (int part = 0; part < parts; ++part) {
+    VectorPack::Vector v[width];
+    LOCKSTEP_UNROLL
+    for (int i = 0; i < width; ++i) v[i] = VectorPack::load(sums + i * lanes + part * width).v;
+    join<width, false>(v);
+    totals[part] = v[0];
+  }
+  if constexpr (parts == 4) return (totals[0] + totals[1]) + (totals[2] + totals[3]);
+  if constexpr (parts == 2) return totals[0] + totals[1];
+  return totals[0];
 }
 #endif
 
+// sums is [count][lane], readable up to a multiple of 16 elements; element i goes to the rows' entry at + i.
 template <class P>
 KOKKOS_INLINE_FUNCTION void add_lane_sums(GradientRows const& rows, float const* sums, std::int64_t count,
                                           std::int64_t at) {
 #if LOCKSTEP_PACK_BYTES > 0
-  if constexpr (P::width > 1) {
-    static_assert(lanes == 16, "sum_sixteen");
+  if constexpr (P::width > 1)
     if (rows.group == lanes) {
-      std::int64_t i = 0;
-      for (; i + 16 <= count; i += 16) {
+      static_assert(lanes == 16, "sum_full_block");
+      float* to = rows.first + at;
+      for (; count > 0; count -= 16, sums += 16 * lanes, to += 16) {
         float results[16];
-        sum_sixteen(sums + i * lanes, results);
-        float* to = rows.first + at + i;
-        for (int j = 0; j < 16; ++j) to[j] = rows.add ? to[j] + results[j] : results[j];
+        for (int j = 0; j < 16; j += P::width) VectorPack(sum_full_block(sums + j * lanes)).store(results + j);
+        int const valid = count < 16 ? int(count) : 16;
+        for (int j = 0; j < valid; ++j) to[j] = rows.add ? to[j] + results[j] : results[j];
       }
-      add_lane_sums_one_by_one(rows, sums + i * lanes, count - i, at + i);
       return;
     }
-  }
 #endif
   add_lane_sums_one_by_one(rows, sums, count, at);
 }

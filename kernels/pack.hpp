@@ -114,6 +114,7 @@ struct ScalarPack {
 };
 
 #if LOCKSTEP_PACK_BYTES > 0
+#define LOCKSTEP_PACK_INLINE inline __attribute__((always_inline))
 
 struct VectorPack {
   static constexpr int width = LOCKSTEP_PACK_BYTES / 4;
@@ -123,7 +124,6 @@ struct VectorPack {
   using Flags = Integers;
   Vector v;
 
-#define LOCKSTEP_PACK_INLINE inline __attribute__((always_inline))
   LOCKSTEP_PACK_INLINE VectorPack() {}
   LOCKSTEP_PACK_INLINE explicit VectorPack(float value) : v(value - Vector{}) {}
   LOCKSTEP_PACK_INLINE explicit VectorPack(Vector value) : v(value) {}
@@ -132,22 +132,12 @@ struct VectorPack {
     std::memcpy(&x.v, p, sizeof(Vector));
     return x;
   }
-  LOCKSTEP_PACK_INLINE void store(float* p) const {
-    std::memcpy(p, &v, sizeof(Vector));
-  }
+  LOCKSTEP_PACK_INLINE void store(float* p) const { std::memcpy(p, &v, sizeof(Vector)); }
 
-  LOCKSTEP_PACK_INLINE friend VectorPack operator+(VectorPack a, VectorPack b) {
-    return VectorPack(a.v + b.v);
-  }
-  LOCKSTEP_PACK_INLINE friend VectorPack operator-(VectorPack a, VectorPack b) {
-    return VectorPack(a.v - b.v);
-  }
-  LOCKSTEP_PACK_INLINE friend VectorPack operator*(VectorPack a, VectorPack b) {
-    return VectorPack(a.v * b.v);
-  }
-  LOCKSTEP_PACK_INLINE friend VectorPack operator/(VectorPack a, VectorPack b) {
-    return VectorPack(a.v / b.v);
-  }
+  LOCKSTEP_PACK_INLINE friend VectorPack operator+(VectorPack a, VectorPack b) { return VectorPack(a.v + b.v); }
+  LOCKSTEP_PACK_INLINE friend VectorPack operator-(VectorPack a, VectorPack b) { return VectorPack(a.v - b.v); }
+  LOCKSTEP_PACK_INLINE friend VectorPack operator*(VectorPack a, VectorPack b) { return VectorPack(a.v * b.v); }
+  LOCKSTEP_PACK_INLINE friend VectorPack operator/(VectorPack a, VectorPack b) { return VectorPack(a.v / b.v); }
   LOCKSTEP_PACK_INLINE friend VectorPack multiply_add(VectorPack a, VectorPack b, VectorPack c) {
 #if defined(__AVX512F__)
     return VectorPack(Vector(_mm512_fmadd_ps(a.v, b.v, c.v)));
@@ -181,14 +171,28 @@ struct VectorPack {
   LOCKSTEP_PACK_INLINE static Flags no_flags() {
     return Flags{};
   }
+  // GCC 12 makes scalar code of these conversions, but for the one to bytes with AVX-512.
   LOCKSTEP_PACK_INLINE static Flags load_flags(std::uint8_t const* p) {
+#if defined(__AVX512F__)
+    // Masked with all lanes: the plain form warns of an uninitialised variable in the compiler's own header.
+    return Flags(_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<__m128i const*>(p))));
+#elif defined(__AVX2__)
+    return Flags(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<__m128i const*>(p))));
+#else
     Bytes bytes;
     std::memcpy(&bytes, p, sizeof(Bytes));
     return __builtin_convertvector(bytes, Integers);
+#endif
   }
   LOCKSTEP_PACK_INLINE static void store_flags(std::uint8_t* p, Flags flags) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    __m256i const all   = __m256i(flags);
+    __m128i const words = _mm_packus_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+#else
     Bytes const bytes = __builtin_convertvector(flags, Bytes);
     std::memcpy(p, &bytes, sizeof(Bytes));
+#endif
   }
 
   LOCKSTEP_PACK_INLINE friend VectorPack times_two_to(VectorPack x, VectorPack shifted) {

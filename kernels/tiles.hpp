@@ -9,18 +9,23 @@ namespace lockstep::tiles {
 
 #if defined(__AVX512F__)             // 32 registers, broadcasts from memory inside the multiply-add
 constexpr int forward_channels = 5;  // x 2 x 2 positions
-constexpr int weight_channels  = 5;  // x kernel columns
-constexpr int data_channels    = 2;  // x (data_columns + kernel - 1) columns
-constexpr int data_columns     = 8;
-constexpr int dense_units      = 16;
-constexpr int dense_rows       = 6;  // weight gradient: inputs x 4 vectors of units
-#else                                // 16 registers
+constexpr int weight_channels(int) {
+  return 5;
+}  // x kernel columns
+constexpr int data_channels = 2;  // x (data_columns + kernel - 1) columns
+constexpr int data_columns  = 8;
+constexpr int dense_units   = 16;
+constexpr int dense_rows    = 6;  // weight gradient: inputs x 4 vectors of units
+#else                             // 16 registers
 constexpr int forward_channels = 3;
-constexpr int weight_channels  = 2;
-constexpr int data_channels    = 1;
-constexpr int data_columns     = 8;
-constexpr int dense_units      = 10;
-constexpr int dense_rows       = 3;
+constexpr int weight_channels(int kernel) {
+  return kernel == 3 ? 4 : 2;
+}
+constexpr int data_channels = 1;
+constexpr int data_columns  = 8;
+constexpr int dense_units   = 10;
+constexpr int dense_rows    = 3;
 #endif
+constexpr int most_weight_channels = 5;
 
 }  // namespace lockstep::tiles

@@ -92,7 +92,7 @@ Plan::Plan(Network const& network) {
     if (stage.kind == StageKind::conv2d) {
       if (stage.data_gradient) dy_size = std::max(dy_size, stage.conv.out_channels * stage.conv.out_plane());
       sums_size  = std::max(sums_size, conv2d_sums_size(stage.conv));
-      chunk_size = std::max(chunk_size, conv2d_chunk_size(stage.conv) + tiles::weight_channels * lanes);
+      chunk_size = std::max(chunk_size, conv2d_chunk_size(stage.conv) + tiles::most_weight_channels * lanes);
     } else if (stage.kind == StageKind::dense) {
       transposed_size = std::max(transposed_size, lanes * dense_row(stage.dense.out));
     }
@@ -103,6 +103,7 @@ Plan::Plan(Network const& network) {
   chunk      = place(chunk_size);
   transposed = place(transposed_size);
   losses     = place(lanes);
+  place(16 * lanes);  // lane sums read ahead
 }
 
 }  // namespace lockstep
