@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/checkpoint.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "kernels/error.hpp"
+#include "miniapp/safetensors.hpp"
+
+namespace lockstep {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char const format_key[] = "lockstep", checkpoint_format[] = "checkpoint/1", weights_format[] = "weights/1";
+constexpr char const prefix[] = "step-", suffix[] = ".safetensors";
+
+std::string file_name(std::int64_t step) {
+  char digits[24];
+  std::snprintf(digits, sizeof digits, "%08lld", static_cast<long long>(step));
+  return std::string(prefix) + digits + suffix;
+}
+
+// The step in a checkpoint's file name; nothing for other names.
+std::optional<std::int64_t> step_of(std::string const& name) {
+  std::size_t const digits = name.size() - std::min(name.size(), sizeof prefix - 1 + sizeof suffix - 1);
+  if (digits < 8 || digits > 18) return {};
+  std::int64_t const step = std::atoll(name.substr(sizeof prefix - 1, digits).c_str());
+  if (name != file_name(step)) return {};
+  return step;
+}
+
+struct Found {
+  std::int64_t step;
+  std::string path;
+};
+
+// Newest first.
+std::vector<Found> list_checkpoints(std::string const& folder) {
+  std::vector<Found> found;
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+    if (auto const step = step_of(entry->path().filename().string())) found.push_back({*step, entry->path().string()});
+  LOCKSTEP_THROW_IF(code, ExitCode::usage, folder + ": cannot be listed: " + code.message());
+  std::sort(found.begin(), found.end(), [](Found const& a, Found const& b) { return a.step > b.step; });
+  return found;
+}
+
+TensorFile tensors_of(Network const& network, std::vector<float> const& parameters) {
+  LOCKSTEP_THROW_IF(
+      std::int64_t(parameters.size()) != network.parameters, ExitCode::environment,
+      std::to_string(parameters.size()) + " parameters to save, expected " + std::to_string(network.parameters));
+  TensorFile file;
+  for (auto const& tensor : network.tensors) {
+    auto const begin = parameters.begin() + std::ptrdiff_t(tensor.offset);
+    file.tensors.push_back({tensor.name, tensor.extents, {begin, begin + std::ptrdiff_t(tensor.count)}});
+  }
+  return file;
+}
+
+std::string shape_text(std::vector<std::int64_t> const& extents) {
+  std::string text = "[";
+  for (auto extent : extents) text += (text.size() > 1 ? ", " : "") + std::to_string(extent);
+  return text + "]";
+}
+
+std::string hexadecimal(double value) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a", value);
+  return text;
+}
+
+[[noreturn]] void refuse(std::string const& path, std::string const& message) {
+  throw Error(ExitCode::usage, path + ": " + message);
+}
+
+// Damage and foreign files are found here, settings are not compared.
+TensorFile read_checkpoint_file(std::string const& path) {
+  TensorFile file   = read_safetensors(path);
+  auto const format = file.metadata.find(format_key);
+  if (format == file.metadata.end() || format->second != checkpoint_format)
+    refuse(path, "is not a checkpoint: format is '" + (format == file.metadata.end() ? "" : format->second) +
+                     "', expected '" + checkpoint_format + "'");
+  return file;
+}
+
+std::string const& entry(std::string const& path, TensorFile const& file, std::string const& key) {
+  auto const found = file.metadata.find(key);
+  if (found == file.metadata.end()) refuse(path, "does not state '" + key + "', expected a checkpoint of this version");
+  return found->second;
+}
+
+TrainingState extract(std::string const& path, TensorFile const& file, Network const& network,
+                      std::vector<RunSetting> const& settings) {
+  for (auto const& setting : settings) {
+    std::string const& found = entry(path, file, setting.name);
+    if (found != setting.value)
+      refuse(path, "was written by a run with " + setting.name + " " + found + ", expected " + setting.value +
+                       " as in this run");
+  }
+  TrainingState state;
+  state.step       = std::atoll(entry(path, file, "step").c_str());
+  state.epoch_loss = std::strtod(entry(path, file, "epoch_loss").c_str(), nullptr);
+  if (file.tensors.size() != network.tensors.size())
+    refuse(path, "holds " + std::to_string(file.tensors.size()) + " tensors, expected " +
+                     std::to_string(network.tensors.size()) + " of this network");
+  for (auto const& tensor : network.tensors) {
+    auto const found = std::find_if(file.tensors.begin(), file.tensors.end(),
+                                    [&](NamedTensor const& candidate) { return candidate.name == tensor.name; });
+    if (found == file.tensors.end()) refuse(path, "holds no tensor " + tensor.name);
+    if (found->extents != tensor.extents)
+      refuse(path, "tensor " + tensor.name + " has shape " + shape_text(found->extents) + ", expected " +
+                       shape_text(tensor.extents));
+    state.parameters.insert(state.parameters.end(), found->values.begin(), found->values.end());
+  }
+  return state;
+}
+
+}  // namespace
+
+void prepare_checkpoint_folder(std::string const& folder, bool resume) {
+  std::error_code code;
+  fs::create_directories(folder, code);
+  LOCKSTEP_THROW_IF(code || !fs::is_directory(folder), ExitCode::usage,
+                    folder + ": is no folder for checkpoints and cannot be made one: " + code.message());
+  auto const found = list_checkpoints(folder);
+  LOCKSTEP_THROW_IF(!resume && !found.empty(), ExitCode::usage,
+                    folder + ": holds " + std::to_string(found.size()) +
+                        " checkpoints of an earlier run, expected none; continue it with --resume " + folder +
+                        " or give another folder");
+}
+
+std::string save_checkpoint(std::string const& folder, Network const& network, std::vector<RunSetting> const& settings,
+                            TrainingState const& state) {
+  TensorFile file = tensors_of(network, state.parameters);
+  for (auto const& setting : settings) file.metadata[setting.name] = setting.value;
+  file.metadata[format_key]   = checkpoint_format;
+  file.metadata["step"]       = std::to_string(state.step);
+  file.metadata["epoch_loss"] = hexadecimal(state.epoch_loss);
+  std::string const path      = (fs::path(folder) / file_name(state.step)).string();
+  write_safetensors(path, file);
+
+  // Files of later steps are left from before a resume from an earlier checkpoint: they must not be taken for the
+  // latest.
+  bool previous = true;
+  for (auto const& found : list_checkpoints(folder)) {
+    if (found.step == state.step || (found.step < state.step && std::exchange(previous, false))) continue;
+    std::error_code code;
+    fs::remove(found.path, code);
+    LOCKSTEP_THROW_IF(code, ExitCode::environment, found.path + ": cannot be removed: " + code.message());
+  }
+  return path;
+}
+
+Checkpoint load_checkpoint(std::string const& path, Network const& network, std::vector<RunSetting> const& settings) {
+  std::error_code code;
+  if (!fs::exists(path, code)) refuse(path, "no such checkpoint file or folder");
+  if (!fs::is_directory(path, code)) return {path, extract(path, read_checkpoint_file(path), network, settings)};
+
+  auto const found = list_checkpoints(path);
+  if (found.empty()) refuse(path, std::string("holds no checkpoint, expected files ") + prefix + "NNNNNNNN" + suffix);
+  TensorFile file;
+  try {
+    file = read_checkpoint_file(found[0].path);
+  } catch (Error const& error) {
+    auto const older = std::find_if(found.begin() + 1, found.end(), [](Found const& candidate) {
+      try {
+        read_checkpoint_file(candidate.path);
+        return true;
+      } catch (Error const&) {
+        return false;
+      }
+    });
+    throw Error(error.code(), std::string(error.what()) + (older == found.end()
+                                                               ? "; no older checkpoint is good"
+                                                               : "; the one before is good: --resume " + older->path));
+  }
+  return {found[0].path, extract(found[0].path, file, network, settings)};
+}
+
+void save_weights(std::string const& path, Network const& network, std::vector<float> const& parameters) {
+  TensorFile file           = tensors_of(network, parameters);
+  file.metadata[format_key] = weights_format;
+  file.metadata["format"]   = "pt";  // some readers insist on it
+  write_safetensors(path, file);
+}
+
+}  // namespace lockstep
