@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/schedule_outline.hpp"
 
+#include <algorithm>
+
 namespace lockstep::comm {
 
 void outline(Schedule const& schedule, std::int64_t elements, int ranks_per_node, OutlineVisitor const& visit) {
@@ -15,11 +17,16 @@ void outline(Schedule const& schedule, std::int64_t elements, int ranks_per_node
     }
     return works[rank];
   };
+  // As element_range, without dividing for every transfer.
+  std::int64_t const base = elements / schedule.chunks, longer = elements % schedule.chunks;
+  auto const size_of = [&](Transfer const& t) {
+    return t.count * base + std::clamp<std::int64_t>(longer - t.chunk, 0, t.count);
+  };
   StepClass step;
   for (std::size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
     for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end) {
       Transfer const& t       = transfers[end];
-      std::int64_t const size = element_range(schedule, t, elements).size();
+      std::int64_t const size = size_of(t);
       if (t.is_local()) {
         Work& work = work_of(t.source);
         (t.action == Action::reduce ? work.local_reduced : work.local_copied) += size;
@@ -33,7 +40,13 @@ void outline(Schedule const& schedule, std::int64_t elements, int ranks_per_node
     }
     step.ranks.clear();
     for (std::int32_t rank : busy) {
-      step.ranks.push_back({works[rank], 1});
+      // Kinds of ranks are few; where they are not, listing them one by one is as true and quicker.
+      auto const recent = step.ranks.size() < 16 ? step.ranks.begin() : step.ranks.end() - 16;
+      auto const same   = std::find_if(recent, step.ranks.end(), [&](auto const& r) { return r.work == works[rank]; });
+      if (same != step.ranks.end())
+        ++same->count;
+      else
+        step.ranks.push_back({works[rank], 1});
       works[rank]         = Work();
       works_in_step[rank] = false;
     }

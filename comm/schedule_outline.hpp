@@ -19,11 +19,19 @@ struct Work {
       elements += total;
     }
     void add(std::int64_t message) { add(message > 0, message); }
+    friend bool operator==(Traffic const& a, Traffic const& b) {
+      return a.messages == b.messages && a.elements == b.elements;
+    }
   };
   Traffic out[2], in[2];           // by Link
   std::int64_t reduced       = 0;  // elements of `in` that are added to the rank's own
-  std::int64_t local_reduced = 0;  // elements moved inside the rank, added or copied
+  std::int64_t local_reduced = 0;  // elements moved inside the rank: added, or copied
   std::int64_t local_copied  = 0;
+  friend bool operator==(Work const& a, Work const& b) {
+    return a.out[inside] == b.out[inside] && a.out[between] == b.out[between] && a.in[inside] == b.in[inside] &&
+           a.in[between] == b.in[between] && a.reduced == b.reduced && a.local_reduced == b.local_reduced &&
+           a.local_copied == b.local_copied;
+  }
 };
 
 struct StepClass {

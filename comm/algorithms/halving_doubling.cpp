@@ -13,26 +13,26 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   schedule.chunks = fold.active;
   schedule.transfers.reserve(2 * std::size_t(fold.active) * fold.levels + 2 * fold.folded);
   Steps steps(schedule);
-  // The block of `width` chunks that a rank holds once it has met its partners up to the distance active / width / 2:
-  // bit i of the index chooses the half at level i.
-  auto const block = [&](int index, int width) {
-    int begin = 0;
-    for (int size = fold.active / 2; size >= width; size /= 2, index /= 2) begin += index % 2 ? size : 0;
-    return begin;
-  };
+  // First chunk of the block that a rank holds. Partners hold the same block; who has bit `distance` set keeps its
+  // upper half.
+  std::vector<int> begin(fold.active, 0);
+  auto const upper = [](int index, int distance, int width) { return index & distance ? width : 0; };
   fold.begin(steps, fold.active);
-  for (int distance = 1, width = fold.active / 2; width >= 1; distance *= 2, width /= 2) {
+  int distance = 1, width = fold.active / 2;
+  for (; width >= 1; distance *= 2, width /= 2) {
     steps.next();
     for (int index = 0; index < fold.active; ++index) {
       int const partner = index ^ distance;
-      steps.reduce(fold.rank(index), fold.rank(partner), block(partner, width), width,
+      steps.reduce(fold.rank(index), fold.rank(partner), begin[index] + upper(partner, distance, width), width,
                    index < partner ? Side::left : Side::right);
     }
+    for (int index = 0; index < fold.active; ++index) begin[index] += upper(index, distance, width);
   }
-  for (int distance = fold.active / 2, width = 1; distance >= 1; distance /= 2, width *= 2) {
+  for (distance /= 2, width = 1; distance >= 1; distance /= 2, width *= 2) {
     steps.next();
     for (int index = 0; index < fold.active; ++index)
-      steps.copy(fold.rank(index), fold.rank(index ^ distance), block(index, width), width);
+      steps.copy(fold.rank(index), fold.rank(index ^ distance), begin[index], width);
+    for (int index = 0; index < fold.active; ++index) begin[index] -= upper(index, distance, width);
   }
   fold.end(steps, fold.active);
 }

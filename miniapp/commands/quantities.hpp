@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and times as people write and read them.
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace lockstep {
+
+// "4", "64K", "16G": bytes, in units of 1024. Error (usage) that names the option otherwise.
+std::int64_t parse_bytes(std::string const& option, std::string const& text);
+
+struct ByteRange {
+  std::int64_t low, high;
+};
+// "LOW:HIGH", or one size for both.
+ByteRange parse_byte_range(std::string const& option, std::string const& text);
+
+std::string bytes_text(double bytes);      // "64 KiB"
+std::string seconds_text(double seconds);  // "12.3 us"
+
+}  // namespace lockstep
