@@ -3,6 +3,7 @@
 #pragma once
 #include <Kokkos_Core.hpp>
 #include <string>
+#include <vector>
 
 #define LOCKSTEP_KOKKOS_AT_LEAST(major, minor, patch) (KOKKOS_VERSION >= (major)*10000 + (minor)*100 + (patch))
 
@@ -52,6 +53,17 @@ int concurrency(ExecutionSpace const& space) {
 #else
   (void)space;
   return int(ExecutionSpace::concurrency());
+#endif
+}
+
+// An execution-space instance that is not the default one, where this Kokkos has such; else the default one.
+// FIXME(Kokkos >= 4.2): only the first branch is left.
+template <class ExecutionSpace = Kokkos::DefaultExecutionSpace>
+ExecutionSpace distinct_instance() {
+#if LOCKSTEP_KOKKOS_AT_LEAST(4, 2, 0)
+  return Kokkos::Experimental::partition_space(ExecutionSpace(), std::vector<int>{1})[0];
+#else
+  return ExecutionSpace();
 #endif
 }
 
