@@ -41,6 +41,12 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
+# Tests start more ranks than there may be cores, also as root in a container.
+set(LOCKSTEP_LAUNCHER_ENVIRONMENT
+  "OMP_NUM_THREADS=1" "OMP_WAIT_POLICY=passive" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+  "OMPI_MCA_rmaps_base_oversubscribe=1"
+  "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe" "OMPI_MCA_mpi_yield_when_idle=1")
+
 # lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds]): one GoogleTest executable;
 # with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
 function(lockstep_add_test name)
@@ -63,7 +69,7 @@ function(lockstep_add_test name)
     add_test(NAME ${name}_np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
                      $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${ARG_ARGS})
-    set_tests_properties(${name}_np${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2 ENVIRONMENT
-      "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;OMPI_MCA_rmaps_base_oversubscribe=1;PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe;OMPI_MCA_mpi_yield_when_idle=1")
+    set_tests_properties(${name}_np${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2
+      ENVIRONMENT "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -170,9 +170,10 @@ void World::fail(ExitCode code, std::string const& message) const {
   } else {
     sleep(1);  // the speaker ends this process
   }
-  // The library's own way to end may hang as well.
+  // The library's own way to end may hang as well, and does when the launcher is ending the job already.
+  if (g_terminated) _exit(int(code));
   std::signal(SIGALRM, SIG_DFL);
-  alarm(2);
+  alarm(1);
   MPI_Abort(MPI_COMM_WORLD, int(code));
 #endif
   _exit(int(code));
@@ -252,6 +253,25 @@ std::string World::blame(int peer, std::int64_t waited) const {
   return message;
 }
 
+// Processes in the same call with different arguments would wait for each other for ever.
+void World::check_signatures() const {
+  std::map<std::uint64_t, std::vector<int>> calls;
+  for (int p = 0; p < m_processes; ++p)
+    if (auto const* status = m_status[std::size_t(p)])
+      if (status->call.load(std::memory_order_acquire) == m_call)
+        calls[status->signature.load(std::memory_order_relaxed)].push_back(p);
+  if (calls.size() < 2) return;
+  auto const usual    = std::max_element(calls.begin(), calls.end(),
+                                         [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });
+  std::string message = "call " + std::to_string(m_call) + " differs between ranks: ";
+  for (auto const& [signature, where] : calls) {
+    if (signature == usual->first) continue;
+    for (int p : where) message += ranks_of(p) + " is in '" + m_status[std::size_t(p)]->label + "', ";
+  }
+  fail(ExitCode::wrong_result, message + "expected '" + m_status[std::size_t(usual->second[0])]->label + "' as on " +
+                                   ranks_of(usual->second[0]));
+}
+
 World::SlowWait::SlowWait(World& world, int peer)
     : m_world(world), m_peer(peer), m_start(now_ns()), m_checked(m_start) {}
 
@@ -296,29 +316,19 @@ void World::SlowWait::look_around(std::int64_t now) {
   for (std::size_t i = 0; i < std::min<std::size_t>(4, suspects.size()); ++i)
     fail_if_dead(suspects[(std::size_t(m_rounds) / 16 + i) % suspects.size()]);
 
-  // Two processes in the same call with different arguments would wait for each other for ever.
-  if (now - m_start > 20 * millisecond) {
-    std::uint64_t const mine = world.m_mine->signature.load(std::memory_order_relaxed);
-    for (int p = 0; p < world.m_processes; ++p) {
-      auto const* status = world.m_status[std::size_t(p)];
-      if (!status || status->call.load(std::memory_order_acquire) != world.m_call) continue;
-      if (status->signature.load(std::memory_order_relaxed) == mine) continue;
-      world.fail(ExitCode::wrong_result,
-                 "call " + std::to_string(world.m_call) + " differs between ranks: " + world.ranks_of(world.m_process) +
-                     " is in '" + world.m_mine->label + "', " + world.ranks_of(p) + " in '" + status->label + "'");
-    }
-  }
+  if (now - m_start > 20 * millisecond) world.check_signatures();
   if (now - m_start > world.m_timeout)
     world.fail(ExitCode::timeout, "deadline passed: " + world.blame(m_peer, now - m_start));
 }
 
-void World::allgather(void const* mine, std::size_t bytes, void* all, char const* label) {
+void World::allgather(void const* mine, std::size_t bytes, void* all, char const* label, char const* detail) {
   if (m_processes == 1) {
     std::memcpy(all, mine, bytes);
     return;
   }
 #ifdef LOCKSTEP_HAVE_MPI
-  enter(label, hash_bytes(label, std::strlen(label)));
+  enter((label + std::string(detail ? " on " : "") + (detail ? detail : "")).c_str(),
+        hash_bytes(label, std::strlen(label)));
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallgather(mine, int(bytes), MPI_BYTE, all, int(bytes), MPI_BYTE, m_comm, &request), "MPI_Iallgather");
   wait(
@@ -331,6 +341,7 @@ void World::allgather(void const* mine, std::size_t bytes, void* all, char const
   leave();
 #else
   (void)label;
+  (void)detail;
 #endif
 }
 
@@ -356,7 +367,7 @@ void World::barrier(char const* label) {
 void World::agree(std::string const& what, Statement const& mine) {
   if (m_processes == 1) return;
   std::vector<Statement> all(static_cast<std::size_t>(m_processes));
-  allgather(&mine, sizeof mine, all.data(), "agree");
+  allgather(&mine, sizeof mine, all.data(), "agreement", mine.text);
   // The right value is the one that most state; of several, the lowest rank's.
   std::map<std::uint64_t, int> votes;
   for (auto const& statement : all) ++votes[statement.value];

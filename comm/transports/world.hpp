@@ -64,7 +64,7 @@ class World {
   [[noreturn]] void fail(ExitCode code, std::string const& message) const;
 
   // All processes' `bytes` bytes, in process order.
-  void allgather(void const* mine, std::size_t bytes, void* all, char const* label);
+  void allgather(void const* mine, std::size_t bytes, void* all, char const* label, char const* detail = nullptr);
   void barrier(char const* label);
 
   struct Statement {
@@ -119,6 +119,7 @@ class World {
   bool is_dead(int process) const;
   std::string state_of(int process) const;
   void check_same_executable();
+  void check_signatures() const;
 
   int m_process = 0, m_processes = 1, m_local_size = 1, m_processes_per_node = 1;
   int m_spins            = 0;

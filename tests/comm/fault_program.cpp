@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that allreduce in turns until rank 2 misbehaves in the way named on the command line; see fault_test.cpp.
+// fault_program FAULT TRANSPORT ALGORITHM TIMEOUT
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "comm/communicator.hpp"
+#include "kernels/error.hpp"
+#include "miniapp/runtime.hpp"
+
+using namespace lockstep;
+using namespace lockstep::comm;
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  std::string const fault = argv[1], transport = argv[2], algorithm = argv[3];
+  Runtime runtime;
+  CommunicatorOptions options;
+  options.timeout          = std::chrono::duration<double>(std::atof(argv[4]));
+  options.transport        = transport == "messages" ? Transport::messages : Transport::shared_memory;
+  options.check_every_call = fault == "checked-length";
+  try {
+    Communicator world({Space()}, options);
+    std::vector<Buffer<float>> buffer{Buffer<float>("test", 5000)}, longer{Buffer<float>("test", 5001)};
+    bool const culprit = world.process() == 2;
+    if (culprit) std::printf("culprit is process %ld\n", long(getpid()));
+    for (int round = 0; round < 100; ++round) {
+      if (round == 50 && culprit) {
+        std::fflush(stdout);
+        if (fault == "die") std::raise(SIGKILL);
+        if (fault == "stop") std::raise(SIGSTOP);
+        if (fault == "sleep") std::this_thread::sleep_for(std::chrono::seconds(60));
+        if (fault == "leave") std::exit(0);
+        if (fault == "length" || fault == "checked-length") world.allreduce(algorithm, Op::sum, longer);
+        if (fault == "operation") world.allreduce(algorithm, Op::max, buffer);
+        if (fault == "algorithm") world.allreduce("naive", Op::sum, buffer);
+      }
+      world.allreduce(algorithm, Op::sum, buffer);
+    }
+    std::printf("finished\n");
+  } catch (Error const& error) {
+    std::cerr << "lockstep: " << error.what() << std::endl;
+    return int(error.code());
+  }
+  return 0;
+}
