@@ -6,8 +6,10 @@
 #include <cstring>
 
 #include "comm/algorithms.hpp"
+#include "comm/transports/messages.hpp"
 #include "comm/transports/plan.hpp"
 #include "comm/transports/reduce.hpp"
+#include "comm/transports/shared_memory.hpp"
 #include "comm/transports/world.hpp"
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -17,6 +19,8 @@ namespace {
 
 constexpr bool host_accessible = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 
+enum class Way { schedule, fused, mpi };
+
 // A call as ranks must agree on it, and what was worked out for it once.
 struct Shape {
   std::string algorithm;
@@ -25,7 +29,9 @@ struct Shape {
   std::int64_t count = 0;
   std::string label;
   std::uint64_t signature = 0;
+  Way way                 = Way::schedule;
   Plan plan;
+  std::int64_t scratch_offset = 0;  // bytes, in a slot of shared memory
 };
 
 Schedule broadcast_schedule(int ranks) {
@@ -49,18 +55,36 @@ Schedule broadcast_schedule(int ranks) {
 
 struct Communicator::Impl {
   Impl(std::vector<Space> instances, CommunicatorOptions const& given)
-      : options(given), spaces(std::move(instances)), world(given, int(spaces.size())) {
+      : options(given),
+        spaces(std::move(instances)),
+        world(given, int(spaces.size())),
+        shared(world, int(spaces.size()), host_accessible && given.transport != Transport::messages),
+        messages(world, spaces, given) {
+    LOCKSTEP_THROW_IF(given.transport == Transport::shared_memory && world.processes() > 1 && !shared.usable(),
+                      ExitCode::environment,
+                      "the processes of a node cannot share memory; expected a shared MPI window");
     placement.process    = world.process();
     placement.processes  = world.processes();
     placement.local_size = int(spaces.size());
-    placement.readable.assign(std::size_t(world.processes()), false);
-    placement.readable[std::size_t(world.process())] = true;
+    for (int p = 0; p < world.processes(); ++p)
+      placement.readable.push_back(p == world.process() || (shared.usable() && world.on_node(p)));
     scratch.resize(spaces.size());
     staging.resize(spaces.size());
-    data.resize(spaces.size());
+    inputs.resize(spaces.size());
+    outputs.resize(spaces.size());
+    addresses.data.resize(std::size_t(size()));
+    addresses.scratch.resize(std::size_t(size()));
+    addresses.staging.resize(spaces.size());
+    all_inputs.resize(std::size_t(size()));
+    all_outputs.resize(std::size_t(size()));
   }
 
   int size() const { return placement.processes * placement.local_size; }
+  int rank(std::size_t local) const { return placement.process * placement.local_size + int(local); }
+  Space const& space_of(int rank) const { return spaces[std::size_t(rank) % spaces.size()]; }
+  bool one_memory() const {
+    return placement.processes == 1 || (shared.usable() && world.processes_per_node() == placement.processes);
+  }
 
   // Kernels of one device read other devices' memory, so all must have got here. Host spaces always have.
   void fence_all() const {
@@ -74,32 +98,64 @@ struct Communicator::Impl {
         if (options.check_every_call) agree(*known);
         return *known;
       }
-    auto shape              = std::make_unique<Shape>();
-    shape->algorithm        = algorithm;
-    shape->op               = op;
-    shape->type             = type;
-    shape->count            = count;
-    bool const is_broadcast = algorithm == "broadcast";
-    shape->label = (is_broadcast ? "broadcast" : std::string("allreduce ") + shape->algorithm + " " + name_of(op)) +
+    auto shape       = std::make_unique<Shape>();
+    shape->algorithm = algorithm;
+    shape->op        = op;
+    shape->type      = type;
+    shape->count     = count;
+    shape->label     = (algorithm == "broadcast" ? "broadcast" : "allreduce " + shape->algorithm + " " + name_of(op)) +
                    " " + name_of(type) + "[" + std::to_string(count) + "]";
     Schedule schedule;
-    if (is_broadcast)
+    if (algorithm == "broadcast") {
       schedule = broadcast_schedule(size());
-    else
+    } else if (algorithm == "mpi") {
+      LOCKSTEP_THROW_IF(placement.processes == 1, ExitCode::usage,
+                        "algorithm 'mpi' in a world of one process; expected several");
+      shape->way = Way::mpi;
+    } else if (algorithm == "fused") {
+      LOCKSTEP_THROW_IF(
+          !one_memory(), ExitCode::usage,
+          "algorithm 'fused' needs all ranks on one shared memory; this world's transport is " + transport());
+      shape->way = Way::fused;
+    } else {
       schedule = make_schedule(algorithm, {size(), count, world.processes_per_node() * placement.local_size});
-    if (options.alter_schedule && !is_broadcast) options.alter_schedule(schedule);
+      if (options.alter_schedule) options.alter_schedule(schedule);
+    }
     shape->signature = hash_bytes(shape->label.data(), shape->label.size(), schedule.hash());
     agree(*shape);
-    shape->plan = make_plan(schedule, count, placement);
-    for (std::size_t d = 0; d < spaces.size(); ++d) {
-      grow(spaces[d], scratch[d], shape->plan.scratch * size_of(type), "lockstep::comm::scratch");
-      grow(spaces[d], staging[d], shape->plan.staging[d] * size_of(type), "lockstep::comm::staging");
-    }
-    if (stages_messages() && std::int64_t(host.extent(0)) < shape->plan.messages * size_of(type))
-      host = HostBuffer<char>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"),
-                              std::size_t(shape->plan.messages * size_of(type)));
+    prepare(*shape, schedule);
     shapes.push_back(std::move(shape));
     return *shapes.back();
+  }
+
+  // All memory that the shape needs.
+  void prepare(Shape& shape, Schedule const& schedule) {
+    std::int64_t const item = size_of(shape.type);
+    if (shape.way == Way::mpi) {
+      if constexpr (!host_accessible)
+        if (std::int64_t(host.extent(0)) < shape.count * item)
+          host = HostBuffer<char>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"),
+                                  std::size_t(shape.count * item));
+      return;
+    }
+    bool enough = true;
+    if (shape.way == Way::fused) {
+      if (shared.usable()) enough = shared.reserve(2 * segment_bytes);
+    } else {
+      shape.plan           = make_plan(schedule, shape.count, placement);
+      auto const& plan     = shape.plan;
+      shape.scratch_offset = (shape.count * item + 255) / 256 * 256;
+      if (shared.usable()) enough = shared.reserve(shape.scratch_offset + plan.scratch * item);
+      for (std::size_t d = 0; d < spaces.size(); ++d) {
+        if (!shared.usable()) grow(spaces[d], scratch[d], plan.scratch * item, "lockstep::comm::scratch");
+        grow(spaces[d], staging[d], plan.staging[d] * item, "lockstep::comm::staging");
+      }
+      messages.reserve(plan.messages * item);
+    }
+    LOCKSTEP_THROW_IF(!enough, ExitCode::environment,
+                      "not enough shared memory for '" + shape.label +
+                          "'; expected room in the system's shared memory "
+                          "(or --transport messages)");
   }
 
   static void grow(Space const& space, Buffer<char>& buffer, std::int64_t bytes, char const* label) {
@@ -115,153 +171,282 @@ struct Communicator::Impl {
     world.agree("call " + std::to_string(world.call() + 1), mine);
   }
 
-  bool stages_messages() const { return placement.processes > 1 && (options.host_staging || !host_accessible); }
-
-  char* at(int rank, Slot slot, std::int64_t element, std::int64_t item) const {
-    auto const d = std::size_t(rank % placement.local_size);
-    return (slot == Slot::data ? data[d] : scratch[d].data()) + element * item;
+  // inputs and outputs are set.
+  void run(Shape const& shape) {
+    world.enter(shape.label.c_str(), shape.signature);
+    switch (shape.way) {
+      case Way::schedule:
+        run_schedule(shape);
+        break;
+      case Way::fused:
+        run_fused(shape);
+        break;
+      case Way::mpi:
+        run_mpi(shape);
+        break;
+    }
+    world.leave();
   }
 
-  // data[d] is set.
-  void execute(Shape const& shape) {
-    auto const& plan        = shape.plan;
-    std::int64_t const item = size_of(shape.type);
-    auto const space_of     = [&](Move const& move) -> Space const& {
-      return spaces[std::size_t(move.destination % placement.local_size)];
-    };
-    auto const staged = [&](Move const& move) {
-      return staging[std::size_t(move.destination % placement.local_size)].data() + move.staging * item;
-    };
-    auto const source      = [&](Move const& move) { return at(move.source, move.source_slot, move.source_at, item); };
-    auto const destination = [&](Move const& move) {
-      return at(move.destination, move.destination_slot, move.destination_at, item);
-    };
+  void run_schedule(Shape const& shape) {
+    auto const& plan         = shape.plan;
+    addresses.item           = size_of(shape.type);
+    std::int64_t const bytes = shape.count * addresses.item;
+    bool const sharing       = shared.usable();
+    // Counters: base + 1 + s once step s may be read here, base + s + 1 once its reads are done.
+    std::int64_t const base = sharing ? shared.begin(std::int64_t(plan.steps.size()) + 2) : 0;
+    std::fill(resolved.begin(), resolved.end(), false);
+    resolved.resize(std::size_t(placement.processes));
+    for (std::size_t d = 0; d < spaces.size(); ++d) {
+      auto const r         = std::size_t(rank(d));
+      addresses.staging[d] = staging[d].data();
+      addresses.scratch[r] = sharing ? shared.slot(int(r)) + shape.scratch_offset : scratch[d].data();
+      addresses.data[r]    = outputs[d];
+      if (sharing) {
+        shared.describe(int(d), outputs[d], outputs[d], bytes);
+        if (!shared.output_of(int(r))) addresses.data[r] = shared.slot(int(r));
+      }
+      copy(spaces[d], addresses.data[r], inputs[d], bytes);
+    }
+    if (sharing) {
+      fence_all();
+      shared.publish_ready(base + 1);
+    }
     auto const apply = [&](Move const& move, char const* from) {
       if (move.reduce)
-        reduce(space_of(move), shape.type, shape.op, destination(move), from, move.count);
+        reduce(space_of(move.destination), shape.type, shape.op, addresses.destination(move), from, move.count);
       else
-        copy(space_of(move), destination(move), from, move.count * item);
+        copy(space_of(move.destination), addresses.destination(move), from, move.count * addresses.item);
     };
 
     for (std::size_t s = 0; s < plan.steps.size(); ++s) {
-      auto const& step = plan.steps[s];
+      auto const& step        = plan.steps[s];
+      std::int64_t const here = base + std::int64_t(s);
       world.at_step(std::int64_t(s));
       fence_all();
-#ifdef LOCKSTEP_HAVE_MPI
-      post_messages(step, item, source, destination, staged);
-#endif
-      for (Move const& move : step.pulls)
-        if (move.staging >= 0) copy(space_of(move), staged(move), source(move), move.count * item);
-      for (Move const& move : step.pulls)
-        if (move.staging < 0) apply(move, source(move));
-      fence_all();
-#ifdef LOCKSTEP_HAVE_MPI
-      for (std::size_t i = 0; i < step.receives.size(); ++i) {
-        Move const& move = step.receives[i];
-        wait_for(receives[i], placement.process_of(move.source));
-        if (receives[i].host)
-          copy_from_host(space_of(move), move.staging >= 0 ? staged(move) : destination(move), receives[i].host,
-                         move.count * item);
-        if (move.staging >= 0 && !move.late) apply(move, staged(move));
+      for (int source : step.sources) {
+        shared.wait_ready(source, here + 1);
+        if (!resolved[std::size_t(source)]) resolve(source, shape);
       }
-      for (std::size_t i = 0; i < step.sends.size(); ++i)
-        wait_for(sends[i], placement.process_of(step.sends[i].destination));
-#endif
+      for (Reader const& reader : step.before_early) shared.wait_read(reader.process, base + reader.step);
+      if (!step.sends.empty() || !step.receives.empty()) messages.post(step, addresses);
+      for (Move const& move : step.pulls)
+        if (move.late)
+          copy(space_of(move.destination), addresses.staged(move), addresses.source(move), move.count * addresses.item);
+      for (Move const& move : step.pulls)
+        if (!move.late) apply(move, addresses.source(move));
+      fence_all();
+      if (sharing) shared.publish_read(here + 1);
+      for (std::size_t i = 0; i < step.receives.size(); ++i) {
+        messages.finish_receive(step, i, addresses);
+        Move const& move = step.receives[i];
+        if (move.staging >= 0 && !move.late) apply(move, addresses.staged(move));
+      }
+      messages.finish_sends(step);
+      for (Reader const& reader : step.before_late) shared.wait_read(reader.process, base + reader.step);
       for (auto const* moves : {&step.pulls, &step.receives})
         for (Move const& move : *moves)
-          if (move.late) apply(move, staged(move));
+          if (move.late) apply(move, addresses.staged(move));
+      if (sharing) {
+        fence_all();
+        shared.publish_ready(here + 2);
+      }
     }
+    for (Reader const& reader : plan.before_leaving) shared.wait_read(reader.process, base + reader.step);
+    for (std::size_t d = 0; d < spaces.size(); ++d)
+      copy(spaces[d], outputs[d], addresses.data[std::size_t(rank(d))], bytes);
     fence_all();
-    traffic.bytes_sent += plan.elements_sent * item;
+    traffic.bytes_sent += plan.elements_sent * addresses.item;
     traffic.messages_sent += plan.messages_sent;
-    traffic.bytes_reduced += plan.elements_reduced * item;
+    traffic.bytes_reduced += plan.elements_reduced * addresses.item;
   }
 
+  // Where another process of the node keeps its data in this call.
+  void resolve(int process, Shape const& shape) {
+    resolved[std::size_t(process)] = true;
+    for (int r = process * placement.local_size; r < (process + 1) * placement.local_size; ++r) {
+      char* const registered            = shared.output_of(r);
+      addresses.data[std::size_t(r)]    = registered ? registered : shared.slot(r);
+      addresses.scratch[std::size_t(r)] = shared.slot(r) + shape.scratch_offset;
+    }
+  }
+
+  void run_fused(Shape const& shape) {
+    std::int64_t const item = size_of(shape.type);
+    fence_all();
+    if (placement.processes == 1)
+      fuse_in_process(shape);
+    else if (shape.count * item <= SharedMemory::inline_bytes)
+      fuse_inline(shape);
+    else
+      fuse_shared(shape);
+    fence_all();
+    std::int64_t const mine = chunk_range(shape.count, placement.processes, placement.process).size() * item;
+    traffic.bytes_sent += 2 * (size() - 1) * mine;
+    traffic.messages_sent += 2 * (size() - 1) * placement.local_size;
+    traffic.bytes_reduced += (size() - 1) * mine;
+  }
+
+  void fuse_in_process(Shape const& shape) {
+    // Devices of one process take a part each; on a host they share the cores anyway.
+    int const parts = runs_on_host ? 1 : placement.local_size;
+    for (int d = 0; d < parts; ++d) {
+      ChunkRange const part = chunk_range(shape.count, parts, d);
+      fuse(spaces[std::size_t(d)], shape.type, shape.op, inputs, outputs, part.begin, part.size());
+    }
+  }
+
+  // One exchange: everybody shows its vector and sums all of them.
+  void fuse_inline(Shape const& shape) {
+    std::int64_t const bytes = shape.count * size_of(shape.type);
+    std::int64_t const base  = shared.begin(1);
+    inline_turn              = 1 - inline_turn;
+    for (std::size_t d = 0; d < spaces.size(); ++d)
+      copy(spaces[d], shared.inline_area(rank(d), inline_turn), inputs[d], bytes);
+    shared.publish_ready(base + 1);
+    // A process is at most one call ahead: it cannot pass the next without all having read this one. Two areas suffice.
+    shared.wait_all_ready(base + 1);
+    for (int r = 0; r < size(); ++r) all_inputs[std::size_t(r)] = shared.inline_area(r, inline_turn);
+    fuse(spaces[0], shape.type, shape.op, all_inputs, outputs, 0, shape.count);
+  }
+
+  void fuse_shared(Shape const& shape) {
+    std::int64_t const item     = size_of(shape.type);
+    std::int64_t const bytes    = shape.count * item;
+    std::int64_t const segments = (bytes + segment_bytes - 1) / segment_bytes;
+    std::int64_t const base     = shared.begin(2 + 3 * segments);
+    for (std::size_t d = 0; d < spaces.size(); ++d) shared.describe(int(d), inputs[d], outputs[d], bytes);
+    shared.publish_ready(base + 1);
+    shared.wait_all_ready(base + 1);
+    bool in_place = true;
+    for (int r = 0; r < size(); ++r) {
+      all_inputs[std::size_t(r)]  = shared.input_of(r);
+      all_outputs[std::size_t(r)] = shared.output_of(r);
+      in_place                    = in_place && all_inputs[std::size_t(r)] && all_outputs[std::size_t(r)];
+    }
+    if (in_place) {
+      world.at_step(1);
+      ChunkRange const mine = chunk_range(shape.count, placement.processes, placement.process);
+      fuse(spaces[0], shape.type, shape.op, all_inputs, all_outputs, mine.begin, mine.size());
+      shared.publish_ready(base + 2);
+      shared.wait_all_ready(base + 2);
+      return;
+    }
+    fuse_segments(shape, segments, base + 2);
+  }
+
+  // Through slots that stay in cache: copy a segment in, sum a part of it, copy all parts out; the next segment is
+  // copied in before the wait for this one.
+  void fuse_segments(Shape const& shape, std::int64_t segments, std::int64_t base) {
+    std::int64_t const item    = size_of(shape.type);
+    std::int64_t const longest = segment_bytes / item;
+    auto const range           = [&](std::int64_t segment) {
+      return ChunkRange{segment * longest, std::min(shape.count, (segment + 1) * longest)};
+    };
+    auto const area    = [&](int r, std::int64_t segment) { return shared.slot(r) + segment % 2 * segment_bytes; };
+    auto const copy_in = [&](std::int64_t segment) {
+      ChunkRange const part = range(segment);
+      for (std::size_t d = 0; d < spaces.size(); ++d)
+        copy(spaces[d], area(rank(d), segment), inputs[d] + part.begin * item, part.size() * item);
+    };
+    // Values of the counter: base + 3i segment i is copied in and i - 1 is copied out; base + 3i + 1 its sums are made.
+    copy_in(0);
+    shared.publish_ready(base);
+    for (std::int64_t i = 0; i < segments; ++i) {
+      world.at_step(i);
+      ChunkRange const part = range(i);
+      for (int r = 0; r < size(); ++r) all_inputs[std::size_t(r)] = area(r, i);
+      shared.wait_all_ready(base + 3 * i);
+      ChunkRange const mine = chunk_range(part.size(), placement.processes, placement.process);
+      own_area.assign(1, all_inputs[std::size_t(rank(0))]);
+      fuse(spaces[0], shape.type, shape.op, all_inputs, own_area, mine.begin, mine.size());
+      shared.publish_ready(base + 3 * i + 1);
+      // The other area is free: all had copied out of it before they published this segment.
+      if (i + 1 < segments) copy_in(i + 1);
+      shared.wait_all_ready(base + 3 * i + 1);
+      for (std::size_t d = 0; d < spaces.size(); ++d)
+        for (int p = 0; p < placement.processes; ++p) {
+          ChunkRange const theirs = chunk_range(part.size(), placement.processes, p);
+          copy(spaces[d], outputs[d] + (part.begin + theirs.begin) * item,
+               area(p * placement.local_size, i) + theirs.begin * item, theirs.size() * item);
+        }
+      shared.publish_ready(base + 3 * i + 3);
+    }
+    shared.wait_all_ready(base + 3 * segments);
+  }
 #ifdef LOCKSTEP_HAVE_MPI
-  struct Message {  // in pieces that MPI's int counts can hold
-    std::size_t first = 0, pieces = 0;
-    char* host = nullptr;  // where it passes through host memory
-  };
-
-  template <class Source, class Destination, class Staged>
-  void post_messages(PlanStep const& step, std::int64_t item, Source const& source, Destination const& destination,
-                     Staged const& staged) {
-    if (step.sends.empty() && step.receives.empty()) return;
-    requests.clear();
-    sends.clear();
-    receives.clear();
-    std::int64_t host_used = 0;
-    auto const host_for    = [&](Move const& move) -> char* {
-      if (!stages_messages()) return nullptr;
-      char* const place = host.data() + host_used;
-      host_used += move.count * item;
-      return place;
-    };
-    int const tag   = int(world.call() & 0x7fff);
-    auto const post = [&](char* memory, std::int64_t bytes, int peer, bool receive) {
-      Message message{requests.size(), 0, nullptr};
-      for (std::int64_t done = 0; done < bytes; ++message.pieces) {
-        int const piece     = int(std::min(bytes - done, options.max_message_bytes));
-        MPI_Request request = MPI_REQUEST_NULL;
-        if (receive)
-          world.check(MPI_Irecv(memory + done, piece, MPI_BYTE, peer, tag, world.comm(), &request), "MPI_Irecv");
-        else
-          world.check(MPI_Isend(memory + done, piece, MPI_BYTE, peer, tag, world.comm(), &request), "MPI_Isend");
-        requests.push_back(request);
+  void run_mpi(Shape const& shape) {
+    std::int64_t const item = size_of(shape.type);
+    fence_all();
+    // Devices of this process first, by the one-pass sum.
+    std::vector<char*>& first = own_area;
+    first.assign(1, outputs[0]);
+    char* from = inputs[0];
+    if (spaces.size() > 1) {
+      fuse(spaces[0], shape.type, shape.op, inputs, first, 0, shape.count);
+      from = outputs[0];
+      fence_all();
+    }
+    using HostBytes   = Kokkos::View<char*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
+    using DeviceBytes = Kokkos::View<char*, Memory, Kokkos::MemoryUnmanaged>;
+    auto const bytes  = std::size_t(shape.count * item);
+    char* to          = outputs[0];
+    if (!host_accessible) {  // device pointers are never given to MPI's reductions
+      Kokkos::deep_copy(spaces[0], HostBytes(host.data(), bytes), DeviceBytes(from, bytes));
+      lockstep::fence(spaces[0], "lockstep::comm::before_mpi");
+      from = to = host.data();
+    }
+    MPI_Datatype const type = shape.type == Type::float32   ? MPI_FLOAT
+                              : shape.type == Type::float64 ? MPI_DOUBLE
+                                                            : MPI_INT64_T;
+    MPI_Op const op         = shape.op == Op::sum ? MPI_SUM : shape.op == Op::max ? MPI_MAX : MPI_MIN;
+    {
+      World::Blocking const deadline(world);
+      std::int64_t done = 0;
+      do {
+        int const piece =
+            int(std::min(shape.count - done, std::max<std::int64_t>(1, options.max_message_bytes / item)));
+        world.check(MPI_Allreduce(from == to ? MPI_IN_PLACE : from + done * item, to + done * item, piece, type, op,
+                                  world.comm()),
+                    "MPI_Allreduce");
         done += piece;
-      }
-      return message;
-    };
-    for (Move const& move : step.receives) {
-      char* const passing = host_for(move);
-      receives.push_back(post(passing             ? passing
-                              : move.staging >= 0 ? staged(move)
-                                                  : destination(move),
-                              move.count * item, placement.process_of(move.source), true));
-      receives.back().host = passing;
+      } while (done < shape.count);
     }
-    for (Move const& move : step.sends) {
-      char* memory = source(move);
-      if (char* const passing = host_for(move)) {
-        auto const& space = spaces[std::size_t(move.source % placement.local_size)];
-        Kokkos::deep_copy(space, HostBytes(passing, std::size_t(move.count * item)),
-                          DeviceBytes(memory, std::size_t(move.count * item)));
-        lockstep::fence(space, "lockstep::comm::before_send");
-        memory = passing;
-      }
-      sends.push_back(post(memory, move.count * item, placement.process_of(move.destination), false));
-    }
+    if (!host_accessible) Kokkos::deep_copy(spaces[0], DeviceBytes(outputs[0], bytes), HostBytes(host.data(), bytes));
+    fence_all();
+    for (std::size_t d = 1; d < spaces.size(); ++d) copy(spaces[d], outputs[d], outputs[0], shape.count * item);
+    fence_all();
   }
-
-  void wait_for(Message const& message, int peer) {
-    world.wait(
-        [&] {
-          int done = 0;
-          world.check(MPI_Testall(int(message.pieces), requests.data() + message.first, &done, MPI_STATUSES_IGNORE),
-                      "MPI_Testall");
-          return done != 0;
-        },
-        peer);
-  }
-
-  void copy_from_host(Space const& space, char* to, char* from, std::int64_t bytes) {
-    Kokkos::deep_copy(space, DeviceBytes(to, std::size_t(bytes)), HostBytes(from, std::size_t(bytes)));
-  }
-
-  using HostBytes   = Kokkos::View<char*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
-  using DeviceBytes = Kokkos::View<char*, Memory, Kokkos::MemoryUnmanaged>;
-  std::vector<MPI_Request> requests;
-  std::vector<Message> sends, receives;
+#else
+  void run_mpi(Shape const&) {}
 #endif
+
+  // Longer vectors than this that are not in shared memory pass through it in pieces, twice per device so that copying
+  // and summing overlap; they should stay in the second-level cache.
+  static constexpr std::int64_t segment_bytes = 128 * 1024;
+
+  std::string transport() const {
+    if (placement.processes == 1) return "in-process";
+    if (!shared.usable()) return "messages";
+    return one_memory() ? "shared memory" : "shared memory inside nodes, messages between";
+  }
 
   CommunicatorOptions options;
   std::vector<Space> spaces;
   World world;
+  SharedMemory shared;
+  Messages messages;
   Placement placement;
   std::vector<std::unique_ptr<Shape>> shapes;
   std::vector<Buffer<char>> scratch, staging;  // by local device
-  HostBuffer<char> host;                       // messages on their way, where MPI cannot read device memory
-  std::vector<char*> data;                     // of the call in progress, by local device
+  HostBuffer<char> host;                       // for MPI_Allreduce, where MPI cannot read device memory
+  // Of the call in progress.
+  std::vector<char*> inputs, outputs;  // by local device
+  Addresses addresses;
+  std::vector<bool> resolved;                  // by process
+  std::vector<char*> all_inputs, all_outputs;  // by rank
+  std::vector<char*> own_area;
+  int inline_turn = 0;
   Traffic traffic;
   double seconds = 0;
 };
@@ -347,14 +532,10 @@ void Communicator::allreduce(std::string_view algorithm, Op op, std::vector<Buff
     T* const out = outputs[d].data();
     LOCKSTEP_THROW_IF(in != out && in < out + count && out < in + count, ExitCode::usage,
                       "input and output overlap in part; expected the same memory, or separate");
-    impl.data[d] = reinterpret_cast<char*>(out);
+    impl.inputs[d]  = reinterpret_cast<char*>(in);
+    impl.outputs[d] = reinterpret_cast<char*>(out);
   }
-  Shape const& shape = impl.shape_of(algorithm, op, type_of<T>, count);
-  for (std::size_t d = 0; d < impl.spaces.size(); ++d)
-    copy(impl.spaces[d], outputs[d].data(), inputs[d].data(), count * std::int64_t(sizeof(T)));
-  impl.world.enter(shape.label.c_str(), shape.signature);
-  impl.execute(shape);
-  impl.world.leave();
+  impl.run(impl.shape_of(algorithm, op, type_of<T>, count));
 }
 
 template <class T>
@@ -362,11 +543,24 @@ void Communicator::broadcast(std::vector<Buffer<T>> const& buffers) {
   auto& impl = *m_impl;
   Stopwatch const watch(impl.seconds);
   std::int64_t const count = common_length(buffers, local_size());
-  for (std::size_t d = 0; d < impl.spaces.size(); ++d) impl.data[d] = reinterpret_cast<char*>(buffers[d].data());
-  Shape const& shape = impl.shape_of("broadcast", Op::sum, type_of<T>, count);
-  impl.world.enter(shape.label.c_str(), shape.signature);
-  impl.execute(shape);
-  impl.world.leave();
+  for (std::size_t d = 0; d < impl.spaces.size(); ++d)
+    impl.inputs[d] = impl.outputs[d] = reinterpret_cast<char*>(buffers[d].data());
+  impl.run(impl.shape_of("broadcast", Op::sum, type_of<T>, count));
+}
+
+template <class T>
+std::vector<Buffer<T>> Communicator::allocate(std::string const& label, std::int64_t count) {
+  auto& impl                      = *m_impl;
+  std::int64_t const bytes        = count * std::int64_t(sizeof(T));
+  std::vector<char*> const memory = impl.shared.allocate(bytes);
+  std::vector<Buffer<T>> buffers;
+  for (std::size_t d = 0; d < memory.size(); ++d) {
+    if (memory[d])
+      buffers.emplace_back(reinterpret_cast<T*>(memory[d]), std::size_t(count));
+    else
+      buffers.emplace_back(Kokkos::view_alloc(impl.spaces[d], Kokkos::WithoutInitializing, label), std::size_t(count));
+  }
+  return buffers;
 }
 
 void Communicator::agree(std::string_view what, std::uint64_t value) {
@@ -401,7 +595,8 @@ double Communicator::seconds() const {
   template void Communicator::allreduce<T>(std::string_view, Op, std::vector<Buffer<T>> const&); \
   template void Communicator::allreduce<T>(std::string_view, Op, std::vector<Buffer<T>> const&,  \
                                            std::vector<Buffer<T>> const&);                       \
-  template void Communicator::broadcast<T>(std::vector<Buffer<T>> const&);
+  template void Communicator::broadcast<T>(std::vector<Buffer<T>> const&);                       \
+  template std::vector<Buffer<T>> Communicator::allocate<T>(std::string const&, std::int64_t);
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 LOCKSTEP_INSTANTIATE(std::int64_t)

@@ -61,7 +61,8 @@ class Communicator {
   Space const& instance(int local) const;
   int ranks_per_node() const;  // 0 if nodes differ
 
-  // What allreduce accepts here: algorithm_names(), then `mpi` (MPI_Allreduce).
+  // What allreduce accepts here: algorithm_names(); `fused` where all ranks share one memory (one pass: every rank sums
+  // its part of all vectors, from rank 0 up, and writes it to all); `mpi` (MPI_Allreduce) among several processes.
   std::vector<std::string> algorithms() const;
   // "in-process", "messages", "shared memory" ...
   std::string transport() const;
@@ -75,6 +76,11 @@ class Communicator {
   template <class T>
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& inputs,
                  std::vector<Buffer<T>> const& outputs);
+
+  // A buffer for each local device, in memory that the ranks of the node read and write in place if the transport has
+  // such: spares allreduce a copy into it. Valid until the communicator's end. Collective; contents undefined.
+  template <class T>
+  std::vector<Buffer<T>> allocate(std::string const& label, std::int64_t count);
 
   // Copies rank 0's buffer to all.
   template <class T>

@@ -78,7 +78,6 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
       move.reduce           = t->action == Action::reduce;
       move.source_slot      = t->source_slot;
       move.destination_slot = t->destination_slot;
-      move.step             = number;
       bool const in_place =
           placement.readable[std::size_t(source_process)] && placement.readable[std::size_t(destination_process)];
 

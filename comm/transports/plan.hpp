@@ -23,7 +23,6 @@ struct Move {
   Slot source_slot      = Slot::data;
   Slot destination_slot = Slot::data;
   std::int64_t staging  = -1;  // where it waits in the destination's staging memory (elements); -1: applied directly
-  std::int32_t step     = 0;
 };
 
 // Until `process` has read what it reads in steps before `step`.
@@ -47,6 +46,24 @@ struct Plan {
   std::int64_t scratch       = 0;      // elements, of every rank
   std::int64_t messages      = 0;      // elements, of all messages of a step at most
   std::int64_t elements_sent = 0, messages_sent = 0, elements_reduced = 0;  // per call, by this process's devices
+};
+
+// Where the data of the call in progress is: of all ranks whose memory this process may use.
+struct Addresses {
+  std::vector<char*> data, scratch;  // by rank
+  std::vector<char*> staging;        // by local device
+  std::int64_t item = 4;             // bytes per element
+
+  char* at(int rank, Slot slot, std::int64_t element) const {
+    return (slot == Slot::data ? data : scratch)[std::size_t(rank)] + element * item;
+  }
+  char* source(Move const& move) const { return at(move.source, move.source_slot, move.source_at); }
+  char* destination(Move const& move) const { return at(move.destination, move.destination_slot, move.destination_at); }
+  char* staged(Move const& move) const {
+    return staging[std::size_t(move.destination) % staging.size()] + move.staging * item;
+  }
+  // Where a received message goes.
+  char* landing(Move const& move) const { return move.staging >= 0 ? staged(move) : destination(move); }
 };
 
 Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const& placement);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
 
 namespace lockstep::comm {
@@ -115,6 +116,86 @@ void reduce_as(Space const& space, Op op, void* into, void const* from, std::int
   }
 }
 
+// Addresses in a kernel's arguments: as many as fit on a device, any number on a host, where the kernel runs before the
+// launch returns.
+constexpr int fused_at_once = 64;
+struct FixedAddresses {
+  char* base[fused_at_once];
+  KOKKOS_INLINE_FUNCTION char* operator[](int i) const { return base[i]; }
+};
+using AddressList = std::conditional_t<runs_on_host, char* const*, FixedAddresses>;
+
+template <class T, class Operation>
+struct FuseRun {
+  AddressList inputs, outputs;
+  int input_count, output_count;
+  std::int64_t first;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t begin, std::int64_t end) const {
+    begin += first;
+    end += first;
+#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__) || defined(__SYCL_DEVICE_ONLY__)
+    for (std::int64_t i = begin; i < end; ++i) {
+      T value = at(inputs, 0)[i];
+      for (int r = 1; r < input_count; ++r) value = Operation::apply(value, at(inputs, r)[i]);
+      for (int r = 0; r < output_count; ++r) at(outputs, r)[i] = value;
+    }
+#else
+    // The running result stays in the first-level cache.
+    constexpr std::int64_t block = 8192 / sizeof(T);
+    alignas(64) T sum[block];
+    for (; begin < end; begin += block) {
+      std::int64_t const n = end - begin < block ? end - begin : block;
+      combine(sum, at(inputs, 0) + begin, at(inputs, 1) + begin, n);
+      for (int r = 2; r < input_count; ++r) combine(sum, sum, at(inputs, r) + begin, n);
+      for (int r = 0; r < output_count; ++r) std::memcpy(at(outputs, r) + begin, sum, std::size_t(n) * sizeof(T));
+    }
+#endif
+  }
+
+  static KOKKOS_INLINE_FUNCTION T* at(AddressList const& list, int i) {
+    return reinterpret_cast<T*>(list[i]);
+  }
+
+  static void combine(T* result, T const* a, T const* b, std::int64_t n) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) result[i] = Operation::apply(a[i], b[i]);
+  }
+};
+
+template <class List>
+List list_of(std::vector<char*> const& addresses) {
+  if constexpr (std::is_pointer_v<List>) {
+    return addresses.data();
+  } else {
+    List list{};
+    for (std::size_t i = 0; i < addresses.size(); ++i) list.base[i] = addresses[i];
+    return list;
+  }
+}
+
+template <class T>
+void fuse_as(Space const& space, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
+             std::int64_t first, std::int64_t count) {
+  LOCKSTEP_THROW_IF(!runs_on_host && std::max(inputs.size(), outputs.size()) > std::size_t(fused_at_once),
+                    ExitCode::usage,
+                    "a one-pass sum of " + std::to_string(inputs.size()) + " vectors; expected at most " +
+                        std::to_string(fused_at_once) + " on a device");
+  auto const run = [&](auto operation) {
+    FuseRun<T, decltype(operation)> const pass{list_of<AddressList>(inputs), list_of<AddressList>(outputs),
+                                               int(inputs.size()), int(outputs.size()), first};
+    for_runs(space, "lockstep::comm::fuse", count, count * std::int64_t(sizeof(T)), pass);
+  };
+  switch (op) {
+    case Op::sum:
+      return run(Sum{});
+    case Op::max:
+      return run(Max{});
+    case Op::min:
+      return run(Min{});
+  }
+}
+
 }  // namespace
 
 char const* name_of(Type type) {
@@ -139,6 +220,23 @@ void reduce(Space const& space, Type type, Op op, void* into, void const* from, 
       return reduce_as<double>(space, op, into, from, count);
     case Type::int64:
       return reduce_as<std::int64_t>(space, op, into, from, count);
+  }
+}
+
+void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
+          std::int64_t first, std::int64_t count) {
+  if (inputs.size() < 2) {
+    for (auto* output : outputs)
+      copy(space, output + first * size_of(type), inputs[0] + first * size_of(type), count * size_of(type));
+    return;
+  }
+  switch (type) {
+    case Type::float32:
+      return fuse_as<float>(space, op, inputs, outputs, first, count);
+    case Type::float64:
+      return fuse_as<double>(space, op, inputs, outputs, first, count);
+    case Type::int64:
+      return fuse_as<std::int64_t>(space, op, inputs, outputs, first, count);
   }
 }
 

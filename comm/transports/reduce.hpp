@@ -30,5 +30,9 @@ constexpr std::int64_t launch_bytes = runs_on_host ? 32 * 1024 : 0;
 void copy(Space const& space, void* to, void const* from, std::int64_t bytes);
 // into[i] = op(into[i], from[i])
 void reduce(Space const& space, Type type, Op op, void* into, void const* from, std::int64_t count);
+// All outputs[.][i] = inputs[0][i] op inputs[1][i] op ..., from left to right, for i in [first, first + count), in one
+// pass over memory. An output may be an input.
+void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
+          std::int64_t first, std::int64_t count);
 
 }  // namespace lockstep::comm

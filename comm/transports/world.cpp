@@ -130,10 +130,13 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
 }
 
 World::~World() {
+  if (m_watchdog.joinable()) {
+    m_watching = false;
+    m_watchdog.join();
+  }
 #ifdef LOCKSTEP_HAVE_MPI
   if (m_comm == MPI_COMM_NULL) return;
-  // While an exception unwinds this process the others may not come: leave what only all can free.
-  if (std::uncaught_exceptions() > m_exceptions) return;
+  if (!can_part()) return;
   if (m_processes > 1) {
     barrier("end");
     release_shared(m_board);
@@ -141,6 +144,33 @@ World::~World() {
   }
   MPI_Comm_free(&m_comm);
 #endif
+}
+
+World::Blocking::Blocking(World& world) : m_world(world) {
+  if (!world.m_watchdog.joinable()) {
+    world.m_watching = true;
+    world.m_watchdog = std::thread([&world] {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      while (world.m_watching) {
+        timespec const nap{0, 20 * millisecond};
+        nanosleep(&nap, nullptr);
+        std::int64_t const since = world.m_blocked_since.load(std::memory_order_acquire);
+        if (since == 0) continue;
+        std::int64_t const waited = now_ns() - since;
+        world.m_mine->beat.store(now_ns(), std::memory_order_relaxed);
+        int dead = -1;
+        for (int p : world.least_advanced())
+          if (dead < 0 && world.is_dead(p)) dead = p;
+        if (dead < 0 && waited <= world.m_timeout) continue;
+        world.speak(dead >= 0 ? world.ranks_of(dead) + " died: " + world.blame(dead, waited)
+                              : "deadline passed: " + world.blame(-1, waited));
+        _exit(int(ExitCode::timeout));  // MPI may be called by the blocked thread only; the launcher ends the others
+      }
+    });
+  }
+  world.m_blocked_since.store(now_ns(), std::memory_order_release);
 }
 
 std::string World::ranks_of(int process) const {
@@ -156,20 +186,25 @@ void World::enter(char const* label, std::uint64_t signature) {
   m_mine->call.store(++m_call, std::memory_order_release);
 }
 
-void World::fail(ExitCode code, std::string const& message) const {
-  if (m_processes == 1) throw Error(code, message);
-#ifdef LOCKSTEP_HAVE_MPI
+// One process of a node prints; the others give it time.
+void World::speak(std::string const& message) const {
   Status* speaker = nullptr;
   for (auto* status : m_status)
     if (status && !speaker) speaker = status;
   if (speaker->spoken.fetch_add(1) == 0) {
     std::cout.flush();
-    std::fflush(nullptr);
+    std::fflush(stdout);
     std::fprintf(stderr, "lockstep: %s\n", message.c_str());
     std::fflush(stderr);
   } else {
-    sleep(1);  // the speaker ends this process
+    sleep(1);
   }
+}
+
+void World::fail(ExitCode code, std::string const& message) const {
+  if (m_processes == 1) throw Error(code, message);
+#ifdef LOCKSTEP_HAVE_MPI
+  speak(message);
   // The library's own way to end may hang as well, and does when the launcher is ending the job already.
   if (g_terminated) _exit(int(code));
   std::signal(SIGALRM, SIG_DFL);

@@ -5,12 +5,12 @@
 #include "comm/communicator.hpp"
 #include "kernels/error.hpp"
 
-#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstddef>
-#include <deque>
+#include <exception>
 #include <string>
+#include <thread>
 #include <vector>
 
 #ifdef LOCKSTEP_HAVE_MPI
@@ -54,11 +54,26 @@ class World {
   // (-1: any).
   template <class Done>
   void wait(Done&& done, int peer) {
-    for (int i = 0; i < m_spins; ++i)
+    for (int i = 0; i < m_spins; ++i) {
       if (done()) return;
+      relax();
+    }
     SlowWait slow(*this, peer);
     while (!done()) slow.pause();
   }
+
+  // For calls that block inside a library: ends the job when the object is not destroyed within the deadline.
+  class Blocking {
+   public:
+    explicit Blocking(World& world);
+    ~Blocking() { m_world.m_blocked_since.store(0, std::memory_order_release); }
+
+   private:
+    World& m_world;
+  };
+
+  // False while an exception unwinds this process: the others may not come to free what only all can free.
+  bool can_part() const { return std::uncaught_exceptions() <= m_exceptions; }
 
   // Ends the job: throws in a world of one process; else prints and aborts all.
   [[noreturn]] void fail(ExitCode code, std::string const& message) const;
@@ -113,6 +128,12 @@ class World {
     struct sigaction m_previous = {};
   };
 
+  static void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
   void mpi_failed(int code, char const* call) const;
   std::string blame(int peer, std::int64_t waited) const;
   std::vector<int> least_advanced() const;
@@ -120,6 +141,7 @@ class World {
   std::string state_of(int process) const;
   void check_same_executable();
   void check_signatures() const;
+  void speak(std::string const& message) const;
 
   int m_process = 0, m_processes = 1, m_local_size = 1, m_processes_per_node = 1;
   int m_spins            = 0;
@@ -128,6 +150,9 @@ class World {
   std::int64_t m_timeout = 0;  // nanoseconds
   std::int64_t m_call    = 0;
   int m_exceptions       = 0;
+  std::atomic<std::int64_t> m_blocked_since{0};
+  std::atomic<bool> m_watching{false};
+  std::thread m_watchdog;
   Status m_own;  // where no memory is shared
   Status* m_mine = &m_own;
   std::vector<Status*> m_status;  // by process; null where not visible

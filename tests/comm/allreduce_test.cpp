@@ -131,6 +131,13 @@ std::vector<Setting> settings() {
   if (processes == 1) return all;
   CommunicatorOptions messages;
   messages.transport = Transport::messages;
+  CommunicatorOptions memory;
+  memory.transport = Transport::shared_memory;
+  all.push_back({"shared memory", 1, memory});
+  if (processes <= 4) all.push_back({"shared memory, 2 devices each", 2, memory});
+  CommunicatorOptions nodes = memory;
+  nodes.processes_per_node  = 2;
+  all.push_back({"shared memory in nodes of 2 processes", 1, nodes});
   all.push_back({"messages", 1, messages});
   if (processes <= 4) all.push_back({"messages, 2 devices each", 2, messages});
   CommunicatorOptions staged = messages;
@@ -162,6 +169,37 @@ TEST(Allreduce, EveryAlgorithmLengthTypeAndOperation) {
     sweep_type<float>(setting, world);
     sweep_type<double>(setting, world);
     sweep_type<std::int64_t>(setting, world);
+  }
+}
+
+// Long enough for several pieces of everything that is cut in pieces; in memory of the communicator's and of others.
+TEST(Allreduce, LongVectors) {
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    for (std::int64_t count : {70001}) {
+      auto const own = world.allocate<double>("test", count + 1);
+      for (auto const& algorithm : world.algorithms()) {
+        EXPECT_EQ(wrong_elements<double>(world, algorithm, Op::sum, count, true, 1, 1), 0)
+            << setting.name << ": " << algorithm;
+        EXPECT_EQ(wrong_elements<double>(world, algorithm, Op::sum, count, false, 1, 1), 0)
+            << setting.name << ": " << algorithm;
+        std::vector<Buffer<double>> views;
+        for (int d = 0; d < world.local_size(); ++d) {
+          auto const& buffer = own[std::size_t(d)];
+          for (std::int64_t i = 0; i < count; ++i)
+            buffer(std::size_t(i) + 1) = exact_value<double>(world.rank(d), i, 2);
+          views.push_back(Kokkos::subview(buffer, std::make_pair(std::int64_t(1), count + 1)));
+        }
+        world.allreduce(algorithm, Op::sum, views);
+        int wrong = 0;
+        for (auto const& view : views)
+          for (std::int64_t i = 0; i < count; ++i)
+            wrong += view(std::size_t(i)) != expected_value<double>(Op::sum, world.size(), i, 2);
+        EXPECT_EQ(wrong, 0) << setting.name << ": " << algorithm << ", " << count
+                            << " elements in memory of the communicator";
+        world.barrier();
+      }
+    }
   }
 }
 
