@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -180,10 +181,13 @@ std::string World::ranks_of(int process) const {
 }
 
 void World::enter(char const* label, std::uint64_t signature) {
+  // Negative while signature and label change.
+  m_mine->call.store(-++m_call, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
   m_mine->signature.store(signature, std::memory_order_relaxed);
   std::strncpy(m_mine->label, label, sizeof m_mine->label - 1);
   m_mine->step.store(0, std::memory_order_relaxed);
-  m_mine->call.store(++m_call, std::memory_order_release);
+  m_mine->call.store(m_call, std::memory_order_release);
 }
 
 // One process of a node prints; the others give it time.
@@ -220,7 +224,7 @@ std::vector<int> World::least_advanced() const {
   for (int p = 0; p < m_processes; ++p) {
     auto const* status = m_status[std::size_t(p)];
     if (!status) continue;
-    std::int64_t const c = status->call.load(std::memory_order_acquire),
+    std::int64_t const c = std::abs(status->call.load(std::memory_order_acquire)),
                        s = status->step.load(std::memory_order_acquire);
     if (c < call || (c == call && s < step)) {
       call = c;
@@ -265,7 +269,8 @@ std::string World::blame(int peer, std::int64_t waited) const {
   std::snprintf(seconds, sizeof seconds, "%.3g s", double(waited) * 1e-9);
   auto const place = [](Status const& status) {
     std::int64_t const step = status.step.load();
-    std::string const what  = std::string("'") + status.label + "', call " + std::to_string(status.call.load());
+    std::string const what =
+        std::string("'") + status.label + "', call " + std::to_string(std::abs(status.call.load()));
     return step == Status::finished ? "after " + what : "in " + what + ", step " + std::to_string(step);
   };
   auto suspects = least_advanced();
@@ -291,10 +296,13 @@ std::string World::blame(int peer, std::int64_t waited) const {
 // Processes in the same call with different arguments would wait for each other for ever.
 void World::check_signatures() const {
   std::map<std::uint64_t, std::vector<int>> calls;
-  for (int p = 0; p < m_processes; ++p)
-    if (auto const* status = m_status[std::size_t(p)])
-      if (status->call.load(std::memory_order_acquire) == m_call)
-        calls[status->signature.load(std::memory_order_relaxed)].push_back(p);
+  for (int p = 0; p < m_processes; ++p) {
+    auto const* status = m_status[std::size_t(p)];
+    if (!status || status->call.load(std::memory_order_acquire) != m_call) continue;
+    std::uint64_t const signature = status->signature.load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (status->call.load(std::memory_order_relaxed) == m_call) calls[signature].push_back(p);
+  }
   if (calls.size() < 2) return;
   auto const usual    = std::max_element(calls.begin(), calls.end(),
                                          [](auto const& a, auto const& b) { return a.second.size() < b.second.size(); });

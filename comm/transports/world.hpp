@@ -21,7 +21,7 @@ namespace lockstep::comm {
 
 // What a process is doing, where the processes of its node can see it.
 struct alignas(128) Status {
-  std::atomic<std::int64_t> call{0};  // of the last collective entered, from 1
+  std::atomic<std::int64_t> call{0};  // of the last collective entered, from 1; negative while it is being entered
   std::atomic<std::int64_t> step{0};  // of that collective; `finished` after it
   std::atomic<std::int64_t> beat{0};  // monotonic nanoseconds, renewed while waiting
   std::atomic<std::int64_t> pid{0};
