@@ -6,7 +6,7 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Command const* const commands[] = {&train_command, &simulate_command, &info_command};
+  Command const* const commands[] = {&train_command, &schedule_command, &simulate_command, &info_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();

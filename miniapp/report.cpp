@@ -27,33 +27,33 @@ nlohmann::ordered_json new_record(std::string const& subcommand, Runtime const& 
           {"environment", as_json(environment_facts(runtime))}};
 }
 
-void check_json_target(std::string const& path, bool force) {
+void check_json_target(std::string const& path, bool force, std::string const& option) {
   if (path.empty() || path == "-") return;
   std::error_code ignored;
   LOCKSTEP_THROW_IF(!force && std::filesystem::exists(path, ignored), ExitCode::usage,
-                    "--json " + path + ": the file exists; give another name, or --force to replace it");
+                    option + " " + path + ": the file exists; give another name, or --force to replace it");
   std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) folder = ".";
   LOCKSTEP_THROW_IF(!std::filesystem::is_directory(folder, ignored) || access(folder.c_str(), W_OK) != 0,
                     ExitCode::usage,
-                    "--json " + path + ": found no folder " + folder.string() + " that can be written to");
+                    option + " " + path + ": found no folder " + folder.string() + " that can be written to");
 }
 
-void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force) {
+void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force, std::string const& option) {
   if (path.empty()) return;
   // The library writes NaN and Inf as null.
   if (path == "-") {
     std::cout << record.dump(2) << std::endl;
     return;
   }
-  check_json_target(path, force);
+  check_json_target(path, force, option);
   std::string const temporary = path + ".tmp";
   std::ofstream file(temporary);
   file << record.dump(2) << '\n';
   file.close();
   std::error_code error;
   if (file) std::filesystem::rename(temporary, path, error);
-  LOCKSTEP_THROW_IF(!file || error, ExitCode::environment, "--json " + path + ": could not be written");
+  LOCKSTEP_THROW_IF(!file || error, ExitCode::environment, option + " " + path + ": could not be written");
 }
 
 }  // namespace lockstep

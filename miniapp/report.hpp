@@ -13,9 +13,10 @@ nlohmann::ordered_json new_record(std::string const& subcommand, Runtime const& 
 
 // Throws Error (usage) if the file exists and force is not given, or (environment) if its folder cannot be written.
 // Call before work that takes time. "" and "-" are always fine.
-void check_json_target(std::string const& path, bool force);
+void check_json_target(std::string const& path, bool force, std::string const& option = "--json");
 
 // Writes the record to the file, or to standard output for "-". Numbers that are not finite become null.
-void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force);
+void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force,
+                std::string const& option = "--json");
 
 }  // namespace lockstep
