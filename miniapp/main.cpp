@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/commands/command.hpp"
 #include "miniapp/runtime.hpp"
+#include "verify/command.hpp"
 
 #include <iostream>
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Command const* const commands[] = {&train_command, &schedule_command, &simulate_command, &info_command};
+  Command const* const commands[] = {&train_command, &verify_command, &schedule_command, &simulate_command, &info_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();

@@ -39,21 +39,24 @@ void check_json_target(std::string const& path, bool force, std::string const& o
                     option + " " + path + ": found no folder " + folder.string() + " that can be written to");
 }
 
-void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force, std::string const& option) {
+void write_text(std::string const& path, std::string const& text, bool force, std::string const& option) {
   if (path.empty()) return;
-  // The library writes NaN and Inf as null.
   if (path == "-") {
-    std::cout << record.dump(2) << std::endl;
+    std::cout << text << std::flush;
     return;
   }
   check_json_target(path, force, option);
   std::string const temporary = path + ".tmp";
   std::ofstream file(temporary);
-  file << record.dump(2) << '\n';
+  file << text;
   file.close();
   std::error_code error;
   if (file) std::filesystem::rename(temporary, path, error);
   LOCKSTEP_THROW_IF(!file || error, ExitCode::environment, option + " " + path + ": could not be written");
+}
+
+void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force, std::string const& option) {
+  write_text(path, record.dump(2) + '\n', force, option);  // the library writes NaN and Inf as null
 }
 
 }  // namespace lockstep

@@ -15,7 +15,10 @@ nlohmann::ordered_json new_record(std::string const& subcommand, Runtime const& 
 // Call before work that takes time. "" and "-" are always fine.
 void check_json_target(std::string const& path, bool force, std::string const& option = "--json");
 
-// Writes the record to the file, or to standard output for "-". Numbers that are not finite become null.
+// To the file, under a temporary name first, or to standard output for "-"; nothing for "".
+void write_text(std::string const& path, std::string const& text, bool force, std::string const& option);
+
+// The same. Numbers that are not finite become null.
 void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force,
                 std::string const& option = "--json");
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "miniapp/runtime.hpp"
+#include "tests/test_runtime.hpp"
 
 namespace {
 
@@ -19,12 +19,19 @@ class QuietListener : public testing::EmptyTestEventListener {
   int m_process;
 };
 
+lockstep::Runtime const* started = nullptr;
+
 }  // namespace
+
+lockstep::Runtime const& lockstep::test_runtime() {
+  return *started;
+}
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
-  lockstep::Runtime runtime;
+  lockstep::Runtime const runtime;
+  started = &runtime;
   if (!runtime.is_root()) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/error.hpp"
+#include "miniapp/sha256.hpp"
 
 namespace lockstep::verify {
 namespace {
@@ -22,6 +23,10 @@ std::int64_t position(float value) {
   return raw & 0x80000000u ? -1 - std::int64_t(raw & 0x7fffffffu) : std::int64_t(raw);
 }
 
+std::uint64_t first_bits(std::string const& hexadecimal) {
+  return std::stoull(hexadecimal.substr(0, 16), nullptr, 16);
+}
+
 std::string number(float value) {
   char text[64];
   std::snprintf(text, sizeof text, "%.9g (0x%08x)", double(value), unsigned(bits(value)));
@@ -29,6 +34,12 @@ std::string number(float value) {
 }
 
 }  // namespace
+
+std::string format(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g", value);
+  return text;
+}
 
 std::int64_t ulp_distance(float a, float b) {
   if (bits(a) == bits(b)) return 0;
@@ -44,6 +55,14 @@ double relative_difference(Values const& a, Values const& b) {
   double const distance = norm(difference), length = norm(b);
   if (std::isnan(distance) || !std::isfinite(length)) return std::numeric_limits<double>::quiet_NaN();
   return distance == 0 ? 0.0 : distance / length;
+}
+
+std::uint64_t hash_of(std::vector<float> const& values) {
+  return first_bits(sha256(values.data(), values.size() * sizeof(float)));
+}
+
+std::uint64_t hash_of(std::string const& text) {
+  return first_bits(sha256(text.data(), text.size()));
 }
 
 double sum_bound(std::int64_t terms) {

@@ -11,6 +11,8 @@
 
 namespace lockstep::verify {
 
+std::string format(double value);  // three significant digits
+
 // Number of float32 values between a and b: 0 for equal bits only (so -0 and +0 are 1 apart), the largest value when
 // exactly one of them is NaN or the NaNs differ.
 std::int64_t ulp_distance(float a, float b);
@@ -18,6 +20,10 @@ constexpr std::int64_t ulp_not_comparable = std::numeric_limits<std::int64_t>::m
 
 // |a - b| / |b| in the 2-norm; 0 when both are zero, infinity when b alone is zero, NaN when a value is not finite.
 double relative_difference(Values const& a, Values const& b);
+
+// 64 bits of the SHA-256 of the values' or the text's bytes.
+std::uint64_t hash_of(std::vector<float> const& values);
+std::uint64_t hash_of(std::string const& text);
 
 // Unit round-off of float32: half the distance from 1 to the next value.
 constexpr double float_unit = std::numeric_limits<float>::epsilon() / 2.0;

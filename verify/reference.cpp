@@ -148,19 +148,35 @@ double ReferenceNetwork::loss(Values const& image, int label, Values const& para
 double ReferenceNetwork::add_gradient(Values const& image, int label, Values const& parameters,
                                       Values& gradient) const {
   std::vector<Values> const values = activations(image, parameters);
-  auto const add                   = [&](int index, Values const& from) {
-    if (index < 0) return;
-    for (std::size_t i = 0; i < from.size(); ++i) gradient[m_network.tensors[index].offset + i] += from[i];
-  };
-  Values back = cross_entropy_gradient(values.back(), label);
+  Values back                      = cross_entropy_gradient(values.back(), label);
   for (std::size_t l = m_network.layers.size(); l-- > 0;) {
     Layer const& layer = m_network.layers[l];
     LayerGradients of  = layer_backward(layer, values[l], tensor(layer.weight, parameters), back);
-    add(layer.weight, of.weight);
-    add(layer.bias, of.bias);
+    add(layer.weight, of.weight, gradient);
+    add(layer.bias, of.bias, gradient);
     back = std::move(of.input);
   }
   return cross_entropy(values.back(), label);
+}
+
+void ReferenceNetwork::add_magnitude(Values const& image, int label, Values const& parameters,
+                                     Values& magnitude) const {
+  std::vector<Values> const values = activations(image, parameters);
+  Values back                      = absolute(cross_entropy_gradient(values.back(), label));
+  for (std::size_t l = m_network.layers.size(); l-- > 0;) {
+    Layer const& layer = m_network.layers[l];
+    Values const input = layer.kind == LayerKind::relu ? values[l] : absolute(values[l]);
+    LayerGradients of  = layer_backward(layer, input, absolute(tensor(layer.weight, parameters)), back);
+    add(layer.weight, of.weight, magnitude);
+    add(layer.bias, of.bias, magnitude);
+    back = std::move(of.input);
+  }
+}
+
+void ReferenceNetwork::add(int index, Values const& from, Values& to) const {
+  if (index < 0) return;
+  for (std::size_t i = 0; i < from.size(); ++i)
+    to[std::size_t(m_network.tensors[std::size_t(index)].offset) + i] += from[i];
 }
 
 int ReferenceNetwork::prediction(Values const& image, Values const& parameters) const {

@@ -38,6 +38,9 @@ class ReferenceNetwork {
   double loss(Values const& image, int label, Values const& parameters) const;
   // Adds the gradient of the image's loss to `gradient`, returns the loss.
   double add_gradient(Values const& image, int label, Values const& parameters, Values& gradient) const;
+  // Adds what add_gradient adds, with absolute values in all its sums, those of the way back through the layers
+  // included: what rounding errors are relative to, also where terms cancel.
+  void add_magnitude(Values const& image, int label, Values const& parameters, Values& magnitude) const;
   // Index of the largest logit, the first on ties.
   int prediction(Values const& image, Values const& parameters) const;
   // The smallest |input| of any relu, relative to the largest of its layer: how far the image is from a kink, where
@@ -47,6 +50,7 @@ class ReferenceNetwork {
  private:
   std::vector<Values> activations(Values const& image, Values const& parameters) const;
   Values tensor(int index, Values const& parameters) const;
+  void add(int index, Values const& from, Values& to) const;
 
   Network m_network;
 };

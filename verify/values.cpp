@@ -35,6 +35,12 @@ double norm(Values const& values) {
   return std::sqrt(sum);
 }
 
+double distance(Values const& a, Values const& b) {
+  Values difference(a);
+  for (std::size_t i = 0; i < b.size(); ++i) difference.at(i) -= b[i];
+  return norm(difference);
+}
+
 double largest(Values const& values) {
   double result = 0;
   for (double const value : values)

@@ -16,6 +16,7 @@ Values absolute(Values values);
 std::vector<float> to_float(Values const& values);
 Values to_double(std::vector<float> const& values);
 double norm(Values const& values);
-double largest(Values const& values);  // of the absolute values; NaN if one is
+double distance(Values const& a, Values const& b);  // norm of the difference
+double largest(Values const& values);               // of the absolute values; NaN if one is
 
 }  // namespace lockstep::verify

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "verify/cases.hpp"
 #include "verify/gradient_check.hpp"
 #include "verify/reference.hpp"
 
@@ -61,16 +62,33 @@ TEST(Reference, CrossEntropyOfEqualLogitsIsTheLogOfTheirNumber) {
 }
 
 TEST(Reference, CentralDifferencesOfEveryLayerAtOddSizes) {
-  std::vector<Layer> const layers{
-      convolution({1, 5, 7}, 3, 3), convolution({3, 6, 5}, 2, 5), convolution({2, 3, 3}, 5, 1),
-      convolution({2, 1, 4}, 1, 1), pooling({2, 5, 7}, 2),        pooling({1, 7, 8}, 3),
-      pooling({3, 2, 2}, 1),        rectifier({3, 5, 1}),         dense({3, 2, 3}, 7),
-      dense({1, 1, 1}, 1),          dense({1, 1, 13}, 4)};
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    GradientError const error = check_reference_layer(layers[i], 100 * i + 1);
-    EXPECT_GE(error.index, 0) << "layer " << i;
-    EXPECT_LE(error.worst, 1e-10) << "layer " << i << " index " << error.index << ": " << error.analytic << " against "
-                                  << error.numeric;
+  for (Layer const& layer : odd_layers()) {
+    GradientError const error = check_reference_layer(layer, 1);
+    EXPECT_GE(error.index, 0) << describe(layer);
+    EXPECT_LE(error.worst, 1e-10) << describe(layer) << ", index " << error.index << ": " << error.analytic
+                                  << " against " << error.numeric;
+  }
+}
+
+TEST(Reference, CentralDifferencesOfAWholeNetwork) {
+  ReferenceNetwork const reference(small_network());
+  Values const parameters = start_values(reference.network(), 3);
+  Values image;
+  for (std::uint64_t seed = 1; image.empty() || reference.kink_distance(image, parameters) < 1e-4; ++seed)
+    image = random_values(seed, reference.network().input.size(), 0, 1);
+  Values gradient(parameters.size(), 0.0);
+  EXPECT_EQ(reference.add_gradient(image, 3, parameters, gradient), reference.loss(image, 3, parameters));
+  auto const loss           = [&](Values const& p) { return reference.loss(image, 3, p); };
+  GradientError const error = central_differences(loss, parameters, gradient, 1e-6);
+  EXPECT_LE(error.worst, 1e-7) << error.index;
+
+  // A second image adds to the gradient; magnitudes bound it.
+  Values twice = gradient, magnitude(parameters.size(), 0.0);
+  reference.add_gradient(image, 3, parameters, twice);
+  reference.add_magnitude(image, 3, parameters, magnitude);
+  for (std::size_t i = 0; i < gradient.size(); ++i) {
+    EXPECT_DOUBLE_EQ(twice[i], 2 * gradient[i]);
+    EXPECT_LE(std::abs(gradient[i]), magnitude[i] * (1 + 1e-12));
   }
 }
 

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/check.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/algorithms.hpp"
+#include "kernels/error.hpp"
+
+namespace lockstep::verify {
+namespace {
+
+// Process `source`'s text on all processes.
+std::string tell(comm::Communicator& world, std::string const& text, int source) {
+  std::size_t const bytes = world.gather(std::uint64_t(text.size()))[std::size_t(source)];
+  std::string result(bytes, ' ');
+  for (std::size_t at = 0; at < bytes; at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    if (at < text.size()) std::memcpy(&word, text.data() + at, std::min(sizeof word, text.size() - at));
+    word = world.gather(word)[std::size_t(source)];
+    std::memcpy(&result[at], &word, std::min(sizeof word, bytes - at));
+  }
+  return result;
+}
+
+std::vector<int> choose_worlds(Runtime const& runtime, Scope scope, int devices) {
+  if (devices > 0) return {devices};
+  if (runtime.processes() > 1) return {1};
+  switch (scope) {
+    case Scope::fault:
+      return {3};
+    case Scope::quick:
+      return {2, 3, 5, 8};
+    case Scope::full:
+      break;
+  }
+  return {1, 2, 3, 4, 5, 6, 7, 8};
+}
+
+}  // namespace
+
+Context::Context(Runtime const& runtime, Scope scope, int devices, Plant plant)
+    : m_runtime(runtime), m_scope(scope), m_plant(std::move(plant)), m_worlds(choose_worlds(runtime, scope, devices)) {}
+
+comm::Communicator Context::world(int devices) const {
+  comm::CommunicatorOptions options;
+  options.alter_schedule = m_plant.in_schedule;
+  return comm::Communicator(m_runtime.instances(devices), options);
+}
+
+comm::Communicator Context::alone() const {
+  comm::CommunicatorOptions options;
+  options.alone          = true;
+  options.alter_schedule = m_plant.in_schedule;
+  return comm::Communicator(m_runtime.instances(1), options);
+}
+
+std::vector<std::string> Context::algorithms() const {
+  if (m_scope == Scope::fault) return {m_plant.algorithm};
+  return comm::algorithm_names();
+}
+
+StepHook Context::hook(StepHook first) const {
+  if (!first) return m_plant.in_step;
+  if (!m_plant.in_step) return first;
+  return [first = std::move(first), second = m_plant.in_step](StepState& state) {
+    first(state);
+    second(state);
+  };
+}
+
+Outcome together(comm::Communicator& world, Outcome mine) {
+  if (world.processes() == 1 || !mine.passed) {
+    if (world.processes() > 1) world.gather(std::uint64_t(0));
+    return mine;
+  }
+  for (std::uint64_t const passed : world.gather(std::uint64_t(1)))
+    if (!passed) return Outcome::failure("");
+  return mine;
+}
+
+Outcome run_agreed(Check const& check, Context const& context) {
+  Outcome outcome;
+  try {
+    outcome = check.run(context);
+  } catch (Error const& error) {
+    if (error.code() == ExitCode::timeout) throw;  // the other processes are gone
+    outcome = Outcome::failure(error.what());
+  } catch (std::exception const& error) {
+    outcome = Outcome::failure(error.what());
+  }
+  if (context.runtime().processes() == 1) return outcome;
+
+  comm::Communicator world(context.runtime().instances(1));
+  // 0: failed and knows why; 1: failed because others did; 2: passed.
+  auto const verdicts = world.gather(std::uint64_t(outcome.passed ? 2 : outcome.detail.empty() ? 1 : 0));
+  auto const worst    = std::min_element(verdicts.begin(), verdicts.end());
+  int const teller    = int(worst - verdicts.begin());
+  Outcome agreed;
+  agreed.passed = *worst == 2;
+  agreed.detail = tell(world, outcome.detail, teller);
+  agreed.tensor = tell(world, outcome.tensor, teller);
+  agreed.step   = std::int64_t(world.gather(std::uint64_t(outcome.step))[std::size_t(teller)]);
+  if (!agreed.passed) agreed.detail = "process " + std::to_string(teller) + ": " + agreed.detail;
+  return agreed;
+}
+
+std::vector<Check> const& all_checks() {
+  static std::vector<Check> const checks{
+      {"reference", "central differences of the float64 reference: every layer, whole networks", check_reference},
+      {"layers", "forward and backward of every layer kind against the reference, odd sizes", check_layers},
+      {"network", "logits, losses and gradients of whole networks against the reference", check_network},
+      {"differences", "central differences of the float32 loss, tensor by tensor", check_differences},
+      {"schedules", "every algorithm's schedule proved for 1 to 16 ranks", check_schedules},
+      {"collectives", "allreduce over the devices: all lengths, exact sums, equal bits, guard zones",
+       check_collectives},
+      {"traffic", "bytes and messages moved against the schedule's prediction", check_traffic},
+      {"training", "steps of k devices against float64 gradient descent, short last minibatch included",
+       check_training},
+      {"devices", "k devices against one, exact reduction: equal bits after every step", check_devices},
+      {"float", "k devices against one, float reduction: differences within the stated bound", check_float},
+      {"replicas", "replicas against each other after every step, and a flipped bit is seen", check_replicas},
+      {"repeat", "the same run twice gives the same bits, another seed others", check_repeat},
+      {"samples", "every image of an epoch used once, in the same minibatches for every k", check_samples},
+      {"evaluation", "test counts of k devices equal one device's, each image counted once", check_evaluation},
+      {"not-finite", "NaN and Inf on the last device stop all ranks at the same step and tensor", check_not_finite},
+  };
+  return checks;
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives on their own.
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "comm/algorithms.hpp"
+#include "comm/prove.hpp"
+#include "verify/check.hpp"
+#include "verify/compare.hpp"
+#include "verify/transfer.hpp"
+
+namespace lockstep::verify {
+namespace {
+
+constexpr std::int64_t guard = 9;  // elements before and after a buffer
+
+template <class T>
+char const* type_name() {
+  return std::is_same<T, float>::value ? "float" : std::is_same<T, double>::value ? "double" : "int64";
+}
+
+// Small whole numbers: their sums are exact in every type and order, and differ if one is missing, doubled or in the
+// wrong place.
+template <class T>
+T element(int rank, std::int64_t i) {
+  return T((rank + 1) * ((i * 37 + 11) % 101) - 50 * (rank % 3));
+}
+
+template <class T>
+T expected(comm::Op op, int ranks, std::int64_t i) {
+  T result = element<T>(0, i);
+  for (int rank = 1; rank < ranks; ++rank) {
+    T const value = element<T>(rank, i);
+    result        = op == comm::Op::sum   ? result + value
+                    : op == comm::Op::max ? std::max(result, value)
+                                          : std::min(result, value);
+  }
+  return result;
+}
+
+// Sums of thirds and sevenths round: every order gives other bits, and still all ranks must hold the same.
+float rounded_element(int rank, std::int64_t i) {
+  return 1.0f / float(3 + 4 * rank + i % 7);
+}
+
+template <class T, class Element>
+std::vector<Buffer<T>> guarded(comm::Communicator& world, std::int64_t count, std::vector<Buffer<T>>& whole,
+                               Element const& value) {
+  std::vector<Buffer<T>> inner;
+  whole.clear();
+  for (int local = 0; local < world.local_size(); ++local) {
+    std::vector<T> values(std::size_t(count + 2 * guard), T(-77));
+    for (std::int64_t i = 0; i < count; ++i) values[std::size_t(guard + i)] = value(world.rank(local), i);
+    whole.push_back(to_device(world.instance(local), values));
+    inner.push_back(part(whole.back(), guard, guard + count));
+  }
+  return inner;
+}
+
+template <class T>
+void call(Context const& context, comm::Communicator& world, std::string const& algorithm, comm::Op op,
+          std::vector<Buffer<T>> buffers) {
+  if constexpr (std::is_same<T, std::int64_t>::value)
+    if (context.plant().in_call) context.plant().in_call(buffers);
+  world.allreduce(algorithm, op, buffers);
+}
+
+template <class T>
+Outcome check_exact(Context const& context, comm::Communicator& world, std::string const& algorithm, comm::Op op,
+                    std::int64_t count) {
+  std::vector<Buffer<T>> whole;
+  auto const buffers = guarded<T>(world, count, whole, element<T>);
+  call(context, world, algorithm, op, buffers);
+  std::string const what = algorithm + ", k = " + std::to_string(world.size()) + ", " + std::to_string(count) + " " +
+                           type_name<T>() + (op == comm::Op::sum ? ", sum" : ", max") + ", rank ";
+  for (int local = 0; local < world.local_size(); ++local) {
+    std::string const where    = what + std::to_string(world.rank(local)) + ": ";
+    std::vector<T> const found = to_host(world.instance(local), whole[std::size_t(local)]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      T const want = expected<T>(op, world.size(), i);
+      if (found[std::size_t(guard + i)] != want)
+        return Outcome::failure(where + "element " + std::to_string(i) + " is " +
+                                std::to_string(found[std::size_t(guard + i)]) + ", expected " + std::to_string(want));
+    }
+    for (std::int64_t i = 0; i < std::int64_t(found.size()); ++i)
+      if ((i < guard || i >= guard + count) && found[std::size_t(i)] != T(-77))
+        return Outcome::failure(where + "element " + std::to_string(i - guard) +
+                                " lies outside the buffer and was written");
+  }
+  return Outcome::success("");
+}
+
+Outcome check_same_bits(Context const& context, comm::Communicator& world, std::string const& algorithm,
+                        std::int64_t count) {
+  std::vector<Buffer<float>> whole;
+  auto const buffers = guarded<float>(world, count, whole, rounded_element);
+  call(context, world, algorithm, comm::Op::sum, buffers);
+  std::vector<float> const first = to_host(world.instance(0), buffers[0]);
+  auto const hashes              = world.gather(hash_of(first));
+  std::string const what         = algorithm + ", k = " + std::to_string(world.size()) + ": ";
+  for (std::size_t p = 1; p < hashes.size(); ++p)
+    if (hashes[p] != hashes[0])
+      return Outcome::failure(what + "process " + std::to_string(p) + " holds other bits than process 0");
+  for (int local = 1; local < world.local_size(); ++local) {
+    std::vector<float> const found = to_host(world.instance(local), buffers[std::size_t(local)]);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      if (ulp_distance(found[i], first[i]) != 0)
+        return Outcome::failure(what + "rank " + std::to_string(world.rank(local)) + " holds other bits in element " +
+                                std::to_string(i) + " than rank " + std::to_string(world.rank(0)));
+  }
+  return Outcome::success("");
+}
+
+std::vector<std::int64_t> lengths(Context const& context, int k) {
+  std::vector<std::int64_t> result{0, 1, k - 1, k, k + 1, 2 * k + 1, 3 * k, 1000 + k};
+  if (context.scope() == Scope::full)
+    for (std::int64_t n = 2; n < 3 * k; ++n) result.push_back(n);
+  std::sort(result.begin(), result.end());
+  result.erase(std::unique(result.begin(), result.end()), result.end());
+  return result;
+}
+
+}  // namespace
+
+Outcome check_schedules(Context const& context) {
+  std::vector<int> ranks;
+  if (context.scope() == Scope::fault)
+    ranks = {context.largest_world()};
+  else
+    for (int k = 1; k <= 16; ++k) ranks.push_back(k);
+  std::int64_t proofs = 0;
+  for (std::string const& algorithm : context.algorithms())
+    for (int const k : ranks)
+      for (std::int64_t const elements : {std::int64_t(1), std::int64_t(k) + 1, std::int64_t(129069)}) {
+        comm::Schedule schedule = comm::make_schedule(algorithm, {k, elements, 0});
+        if (context.plant().in_schedule) context.plant().in_schedule(schedule);
+        comm::Proof const proof = comm::prove(schedule, elements);
+        std::string const what  = algorithm + ", k = " + std::to_string(k) + ": ";
+        if (!proof.correct) return Outcome::failure(what + proof.fault);
+        if (!proof.equal_bits) return Outcome::failure(what + "ranks end with sums in different orders");
+        ++proofs;
+      }
+  return Outcome::success(std::to_string(proofs) + " schedules of " + std::to_string(context.algorithms().size()) +
+                          " algorithms");
+}
+
+Outcome check_collectives(Context const& context) {
+  std::int64_t calls = 0;
+  for (int const devices : context.worlds()) {
+    comm::Communicator world = context.world(devices);
+    for (std::string const& algorithm : context.algorithms())
+      for (std::int64_t const count : lengths(context, world.size())) {
+        for (auto const& outcome : {check_exact<std::int64_t>(context, world, algorithm, comm::Op::sum, count),
+                                    check_exact<std::int64_t>(context, world, algorithm, comm::Op::max, count),
+                                    check_exact<float>(context, world, algorithm, comm::Op::sum, count),
+                                    check_exact<double>(context, world, algorithm, comm::Op::min, count),
+                                    check_same_bits(context, world, algorithm, count)}) {
+          if (Outcome const all = together(world, outcome); !all.passed) return all;
+          ++calls;
+        }
+      }
+  }
+  return Outcome::success(std::to_string(calls) + " calls of " + std::to_string(context.algorithms().size()) +
+                          " algorithms");
+}
+
+// Sent bytes and messages of all ranks together: against the schedule, and for the algorithms whose total has a simple
+// formula, 2 (k - 1) n elements, against that.
+Outcome check_traffic(Context const& context) {
+  std::vector<std::string> const simple{"naive", "tree", "ring"};
+  std::int64_t calls = 0;
+  for (int const devices : context.worlds()) {
+    comm::Communicator world = context.world(devices);
+    int const k              = world.size();
+    for (std::string const& algorithm : context.algorithms())
+      for (std::int64_t const count : lengths(context, k)) {
+        comm::Schedule const schedule = comm::make_schedule(algorithm, {k, count, world.ranks_per_node()});
+        double bytes = 0, messages = 0;
+        for (comm::Transfer const& transfer : schedule.transfers) {
+          std::int64_t const elements = comm::element_range(schedule, transfer, count).size();
+          if (transfer.is_local() || elements == 0) continue;
+          bytes += double(elements) * sizeof(std::int64_t);
+          messages += 1;
+        }
+        std::vector<Buffer<std::int64_t>> whole;
+        auto const buffers         = guarded<std::int64_t>(world, count, whole, element<std::int64_t>);
+        comm::Traffic const before = world.traffic();
+        call(context, world, algorithm, comm::Op::sum, buffers);
+        comm::Traffic const after = world.traffic();
+        double bytes_sent = 0, messages_sent = 0;
+        for (double const value : world.gather(double(after.bytes_sent - before.bytes_sent))) bytes_sent += value;
+        for (double const value : world.gather(double(after.messages_sent - before.messages_sent)))
+          messages_sent += value;
+        std::string const what = algorithm + ", k = " + std::to_string(k) + ", " + std::to_string(count) + " int64: ";
+        if (bytes_sent != bytes || messages_sent != messages)
+          return Outcome::failure(what + std::to_string(std::int64_t(bytes_sent)) + " bytes in " +
+                                  std::to_string(std::int64_t(messages_sent)) + " messages; the schedule has " +
+                                  std::to_string(std::int64_t(bytes)) + " in " +
+                                  std::to_string(std::int64_t(messages)));
+        double const formula = 2.0 * (k - 1) * double(count) * sizeof(std::int64_t);
+        if (std::count(simple.begin(), simple.end(), algorithm) && bytes_sent != formula)
+          return Outcome::failure(what + std::to_string(std::int64_t(bytes_sent)) +
+                                  " bytes; 2 (k - 1) n elements are " + std::to_string(std::int64_t(formula)));
+        ++calls;
+      }
+  }
+  return Outcome::success(std::to_string(calls) + " calls: bytes and messages as predicted");
+}
+
+}  // namespace lockstep::verify

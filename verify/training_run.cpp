@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "verify/training_run.hpp"
+
+#include <algorithm>
+
+#include "kernels/random.hpp"
+#include "verify/cases.hpp"
+#include "verify/reference.hpp"
+
+namespace lockstep::verify {
+
+Setup small_setup(Context const& context) {
+  Setup setup;
+  setup.network               = small_network();
+  setup.train                 = noise(11, 45, setup.network.input.height, setup.network.input.width);
+  setup.test                  = noise(12, 23, setup.network.input.height, setup.network.input.width);
+  setup.options.batch         = 16;
+  setup.options.learning_rate = 0.1;
+  setup.options.seed          = 3;
+  setup.options.allreduce     = context.plant().algorithm;
+  setup.options.hook          = context.hook();
+  setup.start                 = to_float(start_values(setup.network, 5));
+  setup.steps                 = 7;
+  return setup;
+}
+
+std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setup, AfterStep const& after) {
+  Trainer trainer(world, setup.network, setup.train, setup.test, setup.options);
+  if (!setup.start.empty()) trainer.restore(setup.start, 0);
+  StepResult result;
+  while (true) {
+    Outcome const outcome = together(world, after(trainer, result).value_or(Outcome::success("")));
+    if (!outcome.passed) return outcome;
+    if (trainer.step() == setup.steps) return std::nullopt;
+    result = trainer.advance();
+  }
+}
+
+Trajectory record(comm::Communicator& world, Setup const& setup) {
+  Trajectory trajectory;
+  run_training(world, setup, [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
+    trajectory.losses.push_back(result.loss);
+    trajectory.parameters.push_back(trainer.parameters());
+    return std::nullopt;
+  });
+  return trajectory;
+}
+
+ReferenceTrajectory reference_training(Setup const& setup) {
+  ReferenceNetwork const reference(setup.network);
+  std::int64_t const count = setup.train.count, pixels = setup.network.input.size();
+  ReferenceTrajectory trajectory;
+  Values parameters = to_double(setup.start);
+  trajectory.losses.push_back(0);
+  trajectory.parameters.push_back(parameters);
+  std::int64_t const per_epoch = (count + setup.options.batch - 1) / setup.options.batch;
+  for (std::int64_t step = 0; step < setup.steps; ++step) {
+    auto const order         = permutation(count, setup.options.seed, std::uint64_t(step / per_epoch));
+    std::int64_t const begin = step % per_epoch * setup.options.batch;
+    std::int64_t const end   = std::min(count, begin + setup.options.batch);
+    Values gradient(parameters.size(), 0.0);
+    double loss = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      std::int64_t const image = order[std::size_t(i)];
+      loss += reference.add_gradient(image_values(setup.train.images, pixels, image),
+                                     setup.train.labels[std::size_t(image)], parameters, gradient);
+    }
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      parameters[p] -= setup.options.learning_rate * gradient[p] / double(end - begin);
+    trajectory.losses.push_back(loss / double(end - begin));
+    trajectory.parameters.push_back(parameters);
+  }
+  return trajectory;
+}
+
+std::string describe(comm::Communicator const& world, TrainerOptions const& options) {
+  std::string text = "k = " + std::to_string(world.size()) + ", " + options.allreduce;
+  if (!options.fuse) text += ", one call a tensor";
+  if (options.accumulate > 1) text += ", " + std::to_string(options.accumulate) + " micro-batches";
+  return text;
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Short training runs that checks compare.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "miniapp/data/dataset.hpp"
+#include "miniapp/trainer.hpp"
+#include "verify/check.hpp"
+#include "verify/compare.hpp"
+#include "verify/values.hpp"
+
+namespace lockstep::verify {
+
+struct Setup {
+  Network network;
+  Dataset train, test;
+  TrainerOptions options;
+  std::vector<float> start;  // parameters; empty: the trainer's own
+  std::int64_t steps = 0;
+};
+
+// The small network on 45 noise images in minibatches of 16, 16 and 13, for a little over two epochs.
+Setup small_setup(Context const& context);
+
+// One state per step, from the start (index 0, no loss).
+struct Trajectory {
+  std::vector<double> losses;                  // mean over the minibatch
+  std::vector<std::vector<float>> parameters;  // of the first local device
+};
+
+// Called after each step (and at step 0) with the trainer; a failure ends the run.
+using AfterStep = std::function<std::optional<Outcome>(Trainer&, StepResult const&)>;
+std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setup, AfterStep const& after);
+Trajectory record(comm::Communicator& world, Setup const& setup);
+
+// The same in float64 plain loops: gradient descent by the recipe, one image after the other.
+struct ReferenceTrajectory {
+  std::vector<double> losses;
+  std::vector<Values> parameters;
+};
+ReferenceTrajectory reference_training(Setup const& setup);
+
+// "k = 3, ring, one call a tensor, exact".
+std::string describe(comm::Communicator const& world, TrainerOptions const& options);
+
+}  // namespace lockstep::verify
