@@ -173,6 +173,8 @@ struct Communicator::Impl {
 
   // inputs and outputs are set.
   void run(Shape const& shape) {
+    DetailedRegion const track = spaces.size() == 1 ? device_region(rank(0)) : DetailedRegion();
+    DetailedRegion const region([&] { return "lockstep::comm::" + shape.label; });
     world.enter(shape.label.c_str(), shape.signature);
     switch (shape.way) {
       case Way::schedule:
@@ -212,7 +214,14 @@ struct Communicator::Impl {
       fence_all();
       shared.publish_ready(base + 1);
     }
+    auto const describe = [&](char const* what, Move const& move) {
+      return std::string(what) + " rank " + std::to_string(move.source) + " to " + std::to_string(move.destination) +
+             ", " + std::to_string(move.count * addresses.item) + " bytes";
+    };
     auto const apply = [&](Move const& move, char const* from) {
+      DetailedRegion const track = device_region(move.destination);
+      DetailedRegion const region(
+          [&] { return describe(move.reduce ? "lockstep::comm::reduce_from" : "lockstep::comm::copy_from", move); });
       if (move.reduce)
         reduce(space_of(move.destination), shape.type, shape.op, addresses.destination(move), from, move.count);
       else
@@ -238,8 +247,12 @@ struct Communicator::Impl {
       fence_all();
       if (sharing) shared.publish_read(here + 1);
       for (std::size_t i = 0; i < step.receives.size(); ++i) {
-        messages.finish_receive(step, i, addresses);
         Move const& move = step.receives[i];
+        {
+          DetailedRegion const track = device_region(move.destination);
+          DetailedRegion const region([&] { return describe("lockstep::comm::receive", move); });
+          messages.finish_receive(step, i, addresses);
+        }
         if (move.staging >= 0 && !move.late) apply(move, addresses.staged(move));
       }
       messages.finish_sends(step);

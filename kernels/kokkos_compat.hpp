@@ -18,6 +18,30 @@ class ScopedRegion {
   ScopedRegion& operator=(ScopedRegion const&) = delete;
 };
 
+// A region whose label takes some making: made only where a tool listens. What follows the label's first space is
+// detail.
+class DetailedRegion {
+ public:
+  DetailedRegion() = default;
+  template <class Label>
+  explicit DetailedRegion(Label const& label) : m_open(Kokkos::Profiling::profileLibraryLoaded()) {
+    if (m_open) Kokkos::Profiling::pushRegion(label());
+  }
+  ~DetailedRegion() {
+    if (m_open) Kokkos::Profiling::popRegion();
+  }
+  DetailedRegion(DetailedRegion const&)            = delete;
+  DetailedRegion& operator=(DetailedRegion const&) = delete;
+
+ private:
+  bool m_open = false;
+};
+
+// What runs inside is work of this device (its rank in the world): a track of its own in a timeline.
+inline DetailedRegion device_region(int rank) {
+  return DetailedRegion([rank] { return "lockstep::device " + std::to_string(rank); });
+}
+
 // FIXME(Kokkos >= 3.5): becomes space.fence(label).
 template <class ExecutionSpace>
 void fence(ExecutionSpace const& space, std::string const& label) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <iostream>
+#include <limits>
 #include <thread>
 
 #include "kernels/error.hpp"
@@ -119,6 +120,35 @@ ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const
   MPI_Abort(MPI_COMM_WORLD, int(code));
 #endif
   return code;
+}
+
+std::vector<std::string> gather_text(Runtime const& runtime, std::string const& mine) {
+  if (runtime.processes() == 1) return {mine};
+  std::vector<std::string> texts;
+#ifdef LOCKSTEP_HAVE_MPI
+  auto const processes = std::size_t(runtime.processes());
+  long long const size = static_cast<long long>(mine.size());
+  std::vector<long long> sizes(processes);
+  check_mpi(MPI_Allgather(&size, 1, MPI_LONG_LONG, sizes.data(), 1, MPI_LONG_LONG, MPI_COMM_WORLD), "MPI_Allgather");
+  std::vector<int> counts(processes), places(processes);
+  long long total = 0;
+  for (std::size_t p = 0; p < processes; ++p) {
+    LOCKSTEP_THROW_IF(total + sizes[p] > std::numeric_limits<int>::max(), ExitCode::environment,
+                      "texts of all processes have more than " + std::to_string(std::numeric_limits<int>::max()) +
+                          " bytes; expected less: record fewer steps");
+    counts[p] = int(sizes[p]);
+    places[p] = int(total);
+    total += sizes[p];
+  }
+  std::string all(runtime.is_root() ? std::size_t(total) : 0, ' ');
+  check_mpi(MPI_Gatherv(mine.data(), int(size), MPI_CHAR, all.data(), counts.data(), places.data(), MPI_CHAR, 0,
+                        MPI_COMM_WORLD),
+            "MPI_Gatherv");
+  if (runtime.is_root())
+    for (std::size_t p = 0; p < processes; ++p)
+      texts.push_back(all.substr(std::size_t(places[p]), std::size_t(counts[p])));
+#endif
+  return texts;
 }
 
 int launcher_rank() {

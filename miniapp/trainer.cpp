@@ -249,8 +249,9 @@ struct Trainer::Impl {
     ShardPlan const plan     = ShardPlan::for_batch(n);
 
     for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device = devices[local];
-      device.run   = plan.shards_of(communicator.rank(int(local)), communicator.size());
+      auto& device     = devices[local];
+      auto const track = region_of(local);
+      device.run       = plan.shards_of(communicator.rank(int(local)), communicator.size());
       visit(Stage::planned, local, n, nullptr, &device.run);
       shard_gradients(device, plan, first, device.run);
       device.count = device.run.size();
@@ -261,7 +262,8 @@ struct Trainer::Impl {
     else
       reduce_plain(n);
     for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device = devices[local];
+      auto& device     = devices[local];
+      auto const track = region_of(local);
       visit(Stage::divided, local, n);
       sgd(device.space, float(options.learning_rate), part(device.gradient, 0, network.parameters), device.parameters);
       visit(Stage::updated, local, n);
@@ -272,11 +274,17 @@ struct Trainer::Impl {
     return {step, n, double(loss[0])};
   }
 
+  DetailedRegion region_of(std::size_t local) const { return device_region(communicator.rank(int(local))); }
+
   void shard_gradients(Device& device, ShardPlan const& plan, std::int64_t first, Interval run) {
     for (std::int64_t micro = 0; micro < options.accumulate; ++micro) {
       auto const piece = comm::chunk_range(run.size(), options.accumulate, micro);
       if (piece.size() == 0) continue;
       Interval const shards{run.begin + piece.begin, run.begin + piece.end};
+      DetailedRegion const region([&] {
+        return "lockstep::trainer::shards " + std::to_string(shards.begin) + " to " + std::to_string(shards.end - 1) +
+               " of " + std::to_string(plan.shards);
+      });
       device.executor.gradients(device.space, device.train, device.order, first, plan, shards, device.parameters,
                                 part(device.rows, piece.begin * row_layout.count(), piece.end * row_layout.count()));
     }
@@ -285,7 +293,8 @@ struct Trainer::Impl {
   void reduce_exact(ShardPlan const& plan, std::int64_t n) {
     ScopedRegion const region("lockstep::trainer::reduce");
     for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device = devices[local];
+      auto& device     = devices[local];
+      auto const track = region_of(local);
       sums[local].exponents(device.space, device.rows, device.count, device.exponents);
       visit(Stage::exponents_found, local, n);
     }
@@ -293,7 +302,8 @@ struct Trainer::Impl {
     for (std::size_t local = 0; local < devices.size(); ++local) visit(Stage::exponents_agreed, local, n);
     refuse_not_finite();
     for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device = devices[local];
+      auto& device     = devices[local];
+      auto const track = region_of(local);
       sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, plan.shards, device.fixed);
       visit(Stage::summed, local, n);
     }
@@ -301,6 +311,7 @@ struct Trainer::Impl {
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device         = devices[local];
       std::int64_t divisor = n;
+      auto const track     = region_of(local);
       visit(Stage::reduced, local, n, nullptr, nullptr, &divisor);
       sums[local].to_float(device.space, device.fixed, device.exponents, plan.shards, divisor, device.gradient);
     }
@@ -308,10 +319,13 @@ struct Trainer::Impl {
 
   void reduce_plain(std::int64_t n) {
     ScopedRegion const region("lockstep::trainer::reduce");
-    for (std::size_t local = 0; local < devices.size(); ++local)
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto const track = region_of(local);
       sums[local].plain(devices[local].space, devices[local].rows, devices[local].count, devices[local].gradient);
+    }
     for (auto const& buffers : gradients) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
     for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto const track = region_of(local);
       sums[local].divide(devices[local].space, devices[local].gradient, n);
       sums[local].exponents(devices[local].space, devices[local].gradient, 1, devices[local].exponents);
     }
@@ -333,7 +347,9 @@ struct Trainer::Impl {
     ScopedRegion const region("lockstep::trainer::compare_replicas");
     std::size_t const tensors = network.tensors.size();
     std::vector<std::vector<std::uint64_t>> own;
-    for (auto const& device : devices) {
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto const& device = devices[local];
+      auto const track   = region_of(local);
       fingerprints(device.space, device.parameters, parameter_layout, device.print);
       own.push_back(copy_out(device.space, device.print));
       // The largest of x and of ~x together give the largest and the smallest x.
@@ -366,6 +382,7 @@ struct Trainer::Impl {
     ScopedRegion const region("lockstep::trainer::evaluate");
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
+      auto const track = region_of(local);
       auto const range = comm::chunk_range(test_images, communicator.size(), communicator.rank(int(local)));
       Interval counted{range.begin, range.end};
       visit(Stage::evaluating, local, test_images, nullptr, &counted);

@@ -4,6 +4,7 @@
 #pragma once
 #include "comm/communicator.hpp"
 #include "kernels/error.hpp"
+#include "kernels/kokkos_compat.hpp"
 
 #include <atomic>
 #include <csignal>
@@ -54,6 +55,8 @@ class World {
   // (-1: any).
   template <class Done>
   void wait(Done&& done, int peer) {
+    if (done()) return;
+    ScopedRegion const region("lockstep::comm::wait");
     for (int i = 0; i < m_spins; ++i) {
       if (done()) return;
       relax();

@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <memory>
 
 #include "comm/algorithms.hpp"
 #include "comm/communicator.hpp"
 #include "miniapp/commands/command.hpp"
+#include "miniapp/profiler.hpp"
 #include "miniapp/report.hpp"
 #include "miniapp/runtime.hpp"
 #include "miniapp/trainer.hpp"
@@ -23,10 +25,10 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string data, fuse, reduction, json;
+  std::string data, fuse, reduction, json, trace;
   std::int64_t devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
-  bool force = false, log_steps = false;
+  bool force = false, log_steps = false, timers = false;
   TrainerOptions trainer;
 };
 
@@ -59,8 +61,10 @@ po::options_description describe(Settings& settings) {
       "threads per process (0: OMP_NUM_THREADS, else the node's cores divided by its processes)");
   add("timeout", po::value(&settings.timeout)->default_value(60), "seconds after which a silent rank ends the job");
   add("log-steps", po::bool_switch(&settings.log_steps), "record the loss of every step in the JSON record");
+  add("timers", po::bool_switch(&settings.timers), "print where the time goes, and put it into the JSON record");
+  add("trace", po::value(&settings.trace), "write a timeline to this file, for chrome://tracing or ui.perfetto.dev");
   add("json", po::value(&settings.json), "write a record to this file (-: standard output)");
-  add("force", po::bool_switch(&settings.force), "replace an existing record");
+  add("force", po::bool_switch(&settings.force), "replace existing files");
   return options;
 }
 
@@ -87,6 +91,7 @@ void check(Settings& settings) {
   trainer.reduction = settings.reduction == "exact" ? Reduction::exact : Reduction::plain;
   trainer.fuse      = is_on("--fuse", settings.fuse);
   check_json_target(settings.json, settings.force);
+  check_json_target(settings.trace, settings.force, "--trace");
 }
 
 class Clock {
@@ -111,6 +116,10 @@ class Run {
   ExitCode execute() {
     print_header();
     say("epoch  train loss  test accuracy          seconds  images/s  communication\n");
+    if (m_settings.timers || !m_settings.trace.empty()) {
+      m_profiler = std::make_unique<Profiler>(!m_settings.trace.empty());
+      m_profiler->start(m_runtime);
+    }
     while (!done()) epoch();
     return finish();
   }
@@ -257,8 +266,20 @@ class Run {
     m_record["fom"]          = {{"value", rate}, {"unit", "images/s"}};
     m_record["verification"] = {
         {"passed", passed}, {"replicas_equal", !divergence.found}, {"counts_equal", counts_equal}, {"detail", verdict}};
+    if (m_profiler) report_profile();
     if (m_runtime.is_root()) write_json(m_settings.json, m_record, m_settings.force);
     return passed ? ExitCode::success : ExitCode::wrong_result;
+  }
+
+  void report_profile() {
+    auto const timers = m_profiler->timers();
+    if (m_settings.timers) {
+      say("where the time of process 0 went:\n%s", as_table(timers).c_str());
+      m_record["timers"] = as_json(timers);
+    }
+    if (m_settings.trace.empty()) return;
+    auto const timeline = m_profiler->timeline(m_runtime);
+    if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
   }
 
   Settings const& m_settings;
@@ -268,6 +289,7 @@ class Run {
   comm::Communicator m_communicator;
   Trainer m_trainer;
   Json m_record;
+  std::unique_ptr<Profiler> m_profiler;
   std::vector<double> m_step_losses;
   std::int64_t m_correct = 0, m_images = 0;
   double m_seconds = 0;
