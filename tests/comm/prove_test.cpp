@@ -181,6 +181,12 @@ std::vector<Mutation> const mutations = {
        from       = (from + 1) % s.ranks;
        return true;
      }},
+    {"send to itself",
+     [](Schedule& s, std::size_t i) {
+       if (s.transfers[i].is_local()) return false;
+       s.transfers[i].destination = s.transfers[i].source;
+       return true;
+     }},
     {"rank out of range", [](Schedule& s, std::size_t i) { return s.transfers[i].destination = s.ranks, true; }},
     {"turn round", [](Schedule& s, std::size_t i) { return std::swap(s.transfers[i].source, s.transfers[i].destination), !s.transfers[i].is_local(); }},
     {"one step later",
@@ -302,8 +308,8 @@ TEST(Prove, RefusesExactlyTheMutationsThatAreWrong) {
       EXPECT_GT(refused, 20) << name;
     }
     // A transfer too many or too few is never harmless: the schedules have none to spare.
-    if (name == "drop" || name == "duplicate" || name == "rank out of range" || name == "copy for reduce and back" ||
-        name == "chunk out of range" || name == "one chunk less") {
+    if (name == "drop" || name == "duplicate" || name == "rank out of range" || name == "send to itself" ||
+        name == "copy for reduce and back" || name == "chunk out of range" || name == "one chunk less") {
       EXPECT_EQ(equivalent, 0) << name;
     }
     std::printf("  %-26s %6d refused %6d equivalent\n", mutation.name, refused, equivalent);

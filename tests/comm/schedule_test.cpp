@@ -3,6 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <array>
+#include <map>
+
 #include "comm/algorithms.hpp"
 #include "kernels/error.hpp"
 #include "tests/comm/oracle.hpp"
@@ -73,6 +77,54 @@ TEST(Schedule, StagingIsNeededWhereAStepReadsWhatItWrites) {
   exchange.transfers[1]      = back;
   exchange.transfers[1].step = 1;
   EXPECT_EQ(needs_staging(exchange), (std::vector<bool>{false, false}));
+}
+
+// An executor without snapshots: transfers of a step that need no staging write at once, one after the other; what the
+// others move is read first and written last.
+std::map<std::array<int, 3>, std::uint64_t> run_in_place(Schedule const& schedule, bool backwards) {
+  std::map<std::array<int, 3>, std::uint64_t> memory;  // (rank, slot, chunk or place)
+  auto const at = [&](int rank, Slot slot, Transfer const& t, int part) -> std::uint64_t& {
+    return memory[{rank, int(slot), (slot == Slot::data ? t.chunk : t.place) + part}];
+  };
+  for (int rank = 0; rank < schedule.ranks; ++rank)
+    for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+      memory[{rank, 0, chunk}] = std::uint64_t(rank + 1) << chunk % 40;
+  auto const staged = needs_staging(schedule);
+  auto const write  = [&](Transfer const& t, int part, std::uint64_t value) {
+    auto& target = at(t.destination, t.destination_slot, t, part);
+    target       = t.action == Action::copy ? value : target + value;
+  };
+  auto const& all = schedule.transfers;
+  for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    std::vector<std::pair<std::size_t, std::vector<std::uint64_t>>> late;
+    std::vector<std::size_t> order;
+    for (end = begin; end < all.size() && all[end].step == all[begin].step; ++end) {
+      order.push_back(end);
+      if (!staged[end]) continue;
+      late.emplace_back(end, std::vector<std::uint64_t>());
+      for (int part = 0; part < all[end].count; ++part)
+        late.back().second.push_back(at(all[end].source, all[end].source_slot, all[end], part));
+    }
+    if (backwards) std::reverse(order.begin(), order.end());
+    for (std::size_t i : order)
+      for (int part = 0; !staged[i] && part < all[i].count; ++part)
+        write(all[i], part, at(all[i].source, all[i].source_slot, all[i], part));
+    for (auto const& [i, values] : late)
+      for (int part = 0; part < all[i].count; ++part) write(all[i], part, values[part]);
+  }
+  return memory;
+}
+
+TEST(Schedule, StagingReplacesSnapshots) {
+  for (auto const& name : algorithm_names())
+    for (int k = 1; k <= 17; ++k)
+      for (bool backwards : {false, true}) {
+        auto const schedule = make_schedule(name, {k, 1000});
+        auto const memory   = run_in_place(schedule, backwards);
+        for (int rank = 0; rank < k; ++rank)
+          for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+            ASSERT_EQ(memory.at({rank, 0, chunk}), std::uint64_t(k) * (k + 1) / 2 << chunk % 40) << name << ' ' << k;
+      }
 }
 
 TEST(Algorithms, UnknownNamesAndBadRequestsAreRefused) {
