@@ -494,10 +494,15 @@ int Communicator::ranks_per_node() const {
 }
 
 std::vector<std::string> Communicator::algorithms() const {
-  return algorithm_names();
+  std::vector<std::string> names = algorithm_names();
+  if (m_impl->one_memory()) names.push_back("fused");
+  if (processes() > 1) names.push_back("mpi");
+  return names;
 }
 std::string Communicator::transport() const {
-  return processes() == 1 ? "in-process" : "messages";
+  if (processes() == 1) return "in-process";
+  if (m_impl->one_memory()) return "shared memory";
+  return m_impl->shared.usable() ? "shared memory and messages" : "messages";
 }
 
 namespace {

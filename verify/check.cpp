@@ -23,18 +23,26 @@ std::string tell(comm::Communicator& world, std::string const& text, int source)
   return result;
 }
 
-std::vector<int> choose_worlds(Runtime const& runtime, Scope scope, int devices) {
-  if (devices > 0) return {devices};
-  if (runtime.processes() > 1) return {1};
-  switch (scope) {
-    case Scope::fault:
-      return {3};
-    case Scope::quick:
-      return {2, 3, 5, 8};
-    case Scope::full:
-      break;
+std::vector<WorldShape> choose_worlds(Runtime const& runtime, Scope scope, int devices) {
+  using comm::Transport;
+  if (runtime.processes() > 1) {
+    int const own = devices > 0 ? devices : 1;
+    if (scope == Scope::fault) return {{own, Transport::automatic}};
+    return {{own, Transport::messages}, {own, Transport::automatic}};
   }
-  return {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<WorldShape> worlds;
+  auto const add = [&](std::initializer_list<int> numbers) {
+    for (int const k : numbers) worlds.push_back({k, Transport::automatic});
+  };
+  if (devices > 0)
+    add({devices});
+  else if (scope == Scope::fault)
+    add({3});
+  else if (scope == Scope::quick)
+    add({2, 3, 5, 8});
+  else
+    add({1, 2, 3, 4, 5, 6, 7, 8});
+  return worlds;
 }
 
 }  // namespace
@@ -42,10 +50,16 @@ std::vector<int> choose_worlds(Runtime const& runtime, Scope scope, int devices)
 Context::Context(Runtime const& runtime, Scope scope, int devices, Plant plant)
     : m_runtime(runtime), m_scope(scope), m_plant(std::move(plant)), m_worlds(choose_worlds(runtime, scope, devices)) {}
 
-comm::Communicator Context::world(int devices) const {
+std::vector<WorldShape> Context::few_worlds() const {
+  if (m_scope == Scope::full) return m_worlds;
+  return {m_worlds.back()};
+}
+
+comm::Communicator Context::world(WorldShape const& shape) const {
   comm::CommunicatorOptions options;
+  options.transport      = shape.transport;
   options.alter_schedule = m_plant.in_schedule;
-  return comm::Communicator(m_runtime.instances(devices), options);
+  return comm::Communicator(m_runtime.instances(shape.devices), options);
 }
 
 comm::Communicator Context::alone() const {
@@ -55,9 +69,9 @@ comm::Communicator Context::alone() const {
   return comm::Communicator(m_runtime.instances(1), options);
 }
 
-std::vector<std::string> Context::algorithms() const {
+std::vector<std::string> Context::algorithms(comm::Communicator const& world) const {
   if (m_scope == Scope::fault) return {m_plant.algorithm};
-  return comm::algorithm_names();
+  return world.algorithms();
 }
 
 StepHook Context::hook(StepHook first) const {

@@ -38,6 +38,11 @@ struct Plant {
 
 enum class Scope { fault, quick, full };  // how much is run: against one planted fault, with --quick, by default
 
+struct WorldShape {
+  int devices               = 1;  // in each process
+  comm::Transport transport = comm::Transport::automatic;
+};
+
 class Context {
  public:
   // devices: in each process; 0: the check's own choice. Under a launcher the world is the real ranks and `devices` is
@@ -47,14 +52,15 @@ class Context {
   Runtime const& runtime() const { return m_runtime; }
   Scope scope() const { return m_scope; }
   Plant const& plant() const { return m_plant; }
-  // Numbers of devices in each process that k-against-one checks go through.
-  std::vector<int> const& worlds() const { return m_worlds; }
-  int largest_world() const { return m_worlds.back(); }  // for checks where one is enough
-  // Allreduce algorithms that the world's size allows; the plant's own in a fault's run.
-  std::vector<std::string> algorithms() const;
+  // The worlds that k-against-one checks go through, the largest last.
+  std::vector<WorldShape> const& worlds() const { return m_worlds; }
+  // One is enough for some checks: all of them by default, else the largest.
+  std::vector<WorldShape> few_worlds() const;
+  // Allreduce algorithms that the world can run; the plant's own in a fault's run.
+  std::vector<std::string> algorithms(comm::Communicator const& world) const;
 
-  comm::Communicator world(int devices) const;  // all processes
-  comm::Communicator alone() const;             // one device, this process
+  comm::Communicator world(WorldShape const& shape) const;  // all processes
+  comm::Communicator alone() const;                         // one device, this process
   // The plant's hook after `first`.
   StepHook hook(StepHook first = {}) const;
 
@@ -62,7 +68,7 @@ class Context {
   Runtime const& m_runtime;
   Scope m_scope;
   Plant m_plant;
-  std::vector<int> m_worlds;
+  std::vector<WorldShape> m_worlds;
 };
 
 struct Check {

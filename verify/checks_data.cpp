@@ -115,8 +115,8 @@ Outcome check_samples(Context const& context) {
     if (outcome.passed && per_epoch > 1 && std::equal(epoch, epoch + per_epoch, epoch + per_epoch))
       outcome = Outcome::failure(
           "the second epoch of " + std::to_string(sizes.images) + " images has the order of the first", per_epoch + 1);
-    for (int const devices : context.worlds()) {
-      comm::Communicator world = context.world(devices);
+    for (WorldShape const& shape : context.worlds()) {
+      comm::Communicator world = context.world(shape);
       outcome                  = together(world, outcome);
       if (!outcome.passed) return outcome;
       Audit const many = audit(world, setup);
@@ -186,8 +186,8 @@ Outcome check_evaluation(Context const& context) {
         doubtful += correct && !certain[std::size_t(i)];
       }
       std::vector<std::int64_t> found;
-      for (int const devices : context.worlds()) {
-        comm::Communicator world = context.world(devices);
+      for (WorldShape const& shape : context.worlds()) {
+        comm::Communicator world = context.world(shape);
         Trainer trainer(world, setup.network, setup.train, setup.test, setup.options);
         trainer.restore(setup.start, 0);
         std::int64_t const count = trainer.count_correct(), alone = trainer.count_correct_alone();

@@ -56,10 +56,11 @@ int first_that_differs(comm::Communicator& world, std::vector<float> const& valu
 }
 
 // Variations of how the work is reduced; none may change a bit.
-std::vector<TrainerOptions> variations(Context const& context, TrainerOptions const& base) {
+std::vector<TrainerOptions> variations(Context const& context, comm::Communicator const& world,
+                                       TrainerOptions const& base) {
   std::vector<TrainerOptions> result;
-  int n = 0;
-  for (std::string const& algorithm : context.algorithms()) {
+  int n = world.size();  // other combinations for other worlds
+  for (std::string const& algorithm : context.algorithms(world)) {
     result.push_back(base);
     result.back().allreduce = algorithm;
     if (context.scope() == Scope::fault) continue;
@@ -75,14 +76,13 @@ std::vector<TrainerOptions> variations(Context const& context, TrainerOptions co
 // Gradients and losses are held to the network's bound for a minibatch; seven steps of this network do not amplify
 // rounding.
 Outcome check_training(Context const& context) {
-  Setup setup                         = small_setup(context);
-  ReferenceTrajectory const reference = reference_training(setup);
-  double const a_step                 = network_bound(setup.network, setup.options.batch);
-  std::vector<int> const worlds =
-      context.scope() == Scope::full ? context.worlds() : std::vector<int>{context.largest_world()};
+  Setup setup                          = small_setup(context);
+  ReferenceTrajectory const reference  = reference_training(setup);
+  double const a_step                  = network_bound(setup.network, setup.options.batch);
+  std::vector<WorldShape> const worlds = context.few_worlds();
   Allowance allowance;
-  for (int const devices : worlds) {
-    comm::Communicator world = context.world(devices);
+  for (WorldShape const& shape : worlds) {
+    comm::Communicator world = context.world(shape);
     auto const compare       = [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
       if (result.step == 0) return std::nullopt;
       std::size_t const s  = std::size_t(result.step);
@@ -106,39 +106,54 @@ Outcome check_training(Context const& context) {
                           " worlds: at most " + format(allowance.worst) + " of the allowed distance");
 }
 
+namespace {
+
+// All local replicas and the loss, bit by bit, after every step of a run like the one that `one` recorded.
+std::optional<Outcome> follow(comm::Communicator& world, Setup const& setup, Trajectory const& one) {
+  return run_training(world, setup, [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
+    std::size_t const s  = std::size_t(result.step);
+    std::string const at = describe(world, setup.options) + ", step " + std::to_string(s) + ": ";
+    for (int local = 0; local < world.local_size(); ++local) {
+      Difference const difference = compare_bits(setup.network, trainer.parameters(local), one.parameters[s]);
+      if (!difference.equal)
+        return Outcome::failure(
+            at + "rank " + std::to_string(world.rank(local)) + ", " + describe(difference) + " on one device",
+            result.step, difference.tensor);
+    }
+    if (result.loss != one.losses[s])
+      return Outcome::failure(at + "loss " + format(result.loss) + ", " + format(one.losses[s]) + " on one device",
+                              result.step, "loss");
+    return std::nullopt;
+  });
+}
+
+}  // namespace
+
 Outcome check_devices(Context const& context) {
-  Setup setup              = small_setup(context);
   comm::Communicator alone = context.alone();
-  Trajectory const one     = record(alone, setup);
+  Setup small              = small_setup(context);
+  Trajectory const one     = record(alone, small);
   int runs = 0, largest = 0;
-  for (int const devices : context.worlds()) {
-    comm::Communicator world = context.world(devices);
+  for (WorldShape const& shape : context.worlds()) {
+    comm::Communicator world = context.world(shape);
     largest                  = std::max(largest, world.size());
-    for (TrainerOptions const& options : variations(context, setup.options)) {
-      setup.options = options;
-      auto const failure =
-          run_training(world, setup, [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
-            std::size_t const s  = std::size_t(result.step);
-            std::string const at = describe(world, options) + ", step " + std::to_string(s) + ": ";
-            for (int local = 0; local < world.local_size(); ++local) {
-              Difference const difference = compare_bits(setup.network, trainer.parameters(local), one.parameters[s]);
-              if (!difference.equal)
-                return Outcome::failure(
-                    at + "rank " + std::to_string(world.rank(local)) + ", " + describe(difference) + " on one device",
-                    result.step, difference.tensor);
-            }
-            if (ulp_distance(float(result.loss), float(one.losses[s])) != 0)
-              return Outcome::failure(
-                  at + "loss " + format(result.loss) + ", " + format(one.losses[s]) + " on one device", result.step,
-                  "loss");
-            return std::nullopt;
-          });
-      if (failure) return *failure;
+    for (TrainerOptions const& options : variations(context, world, small.options)) {
+      small.options = options;
+      if (auto const failure = follow(world, small, one)) return *failure;
       ++runs;
     }
   }
-  return Outcome::success(std::to_string(runs) + " runs of " + std::to_string(setup.steps) + " steps, up to " +
-                          std::to_string(largest) + " devices: equal bits after every step");
+  if (context.scope() != Scope::fault) {
+    Setup const chapter            = chapter_setup(context);
+    Trajectory const chapter_alone = record(alone, chapter);
+    for (WorldShape const& shape : context.few_worlds()) {
+      comm::Communicator world = context.world(shape);
+      if (auto const failure = follow(world, chapter, chapter_alone)) return *failure;
+      ++runs;
+    }
+  }
+  return Outcome::success(std::to_string(runs) + " runs, up to " + std::to_string(largest) +
+                          " devices: equal bits after every step");
 }
 
 // Two orders of a sum of n terms differ by at most 2 sum_bound(n) times the sum of magnitudes, here of shard gradients:
@@ -151,8 +166,8 @@ Outcome check_float(Context const& context) {
   double const a_step      = 32 * sum_bound(ShardPlan::for_batch(setup.options.batch).shards);
   Allowance allowance;
   std::int64_t ulps = 0;
-  for (int const devices : context.worlds()) {
-    comm::Communicator world = context.world(devices);
+  for (WorldShape const& shape : context.worlds()) {
+    comm::Communicator world = context.world(shape);
     auto const compare       = [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
       std::size_t const s          = std::size_t(result.step);
       std::string const at         = describe(world, setup.options) + ", float, step " + std::to_string(s) + ": ";
@@ -172,7 +187,7 @@ Outcome check_float(Context const& context) {
       }
       return std::nullopt;
     };
-    for (TrainerOptions const& options : variations(context, setup.options)) {
+    for (TrainerOptions const& options : variations(context, world, setup.options)) {
       setup.options = options;
       if (auto const failure = run_training(world, setup, compare)) return *failure;
     }
@@ -184,7 +199,7 @@ Outcome check_float(Context const& context) {
 Outcome check_replicas(Context const& context) {
   Setup setup              = small_setup(context);
   setup.start              = {};  // the trainer's own start values, as they were given to the devices
-  comm::Communicator world = context.world(context.largest_world());
+  comm::Communicator world = context.world(context.worlds().back());
   auto const failure =
       run_training(world, setup, [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
         std::string const at         = describe(world, setup.options) + ", step " + std::to_string(result.step) + ": ";
@@ -237,7 +252,7 @@ Outcome check_replicas(Context const& context) {
 Outcome check_repeat(Context const& context) {
   Setup setup              = small_setup(context);
   setup.start              = {};
-  comm::Communicator world = context.world(context.largest_world());
+  comm::Communicator world = context.world(context.worlds().back());
   Trajectory const first = record(world, setup), second = record(world, setup);
   Outcome same = Outcome::success("k = " + std::to_string(world.size()) + ": equal bits after every step");
   for (std::size_t s = 0; s < first.parameters.size() && same.passed; ++s) {
@@ -304,9 +319,8 @@ Outcome stop_by(float poison, Context const& context, comm::Communicator& world,
 
 Outcome check_not_finite(Context const& context) {
   int cases = 0;
-  for (int const devices :
-       context.scope() == Scope::full ? context.worlds() : std::vector<int>{context.largest_world()}) {
-    comm::Communicator world = context.world(devices);
+  for (WorldShape const& shape : context.few_worlds()) {
+    comm::Communicator world = context.world(shape);
     for (Reduction const reduction : {Reduction::exact, Reduction::plain})
       for (float const poison : {std::nanf(""), -std::numeric_limits<float>::infinity()}) {
         if (context.scope() == Scope::fault && reduction == Reduction::plain) continue;

@@ -22,7 +22,7 @@ struct Settings {
   bool quick = false, faults = false, force = false;
   std::vector<std::string> only;
   std::int64_t devices = 0, threads = 0;
-  std::string json, junit;
+  std::string plant, json, junit;
 };
 
 std::string joined(std::vector<std::string> const& words, char const* separator = ", ") {
@@ -45,6 +45,7 @@ po::options_description describe(Settings& settings) {
   add("quick", po::bool_switch(&settings.quick), "fewer cases: under 30 seconds");
   add("faults", po::bool_switch(&settings.faults),
       "plant known faults, one at a time, and show which check sees each; one that none sees is a failure");
+  add("plant", po::value(&settings.plant), "plant this one fault of --faults, to see the checks fail");
   add("only", po::value(&settings.only)->composing(), ("these checks alone, in this order:" + list).c_str());
   add("devices,k", po::value(&settings.devices)->default_value(0),
       "devices per process (0: 1 to 8 in turn, or 1 under a launcher)");
@@ -72,6 +73,16 @@ std::vector<Check> chosen(std::vector<Check> const& checks, std::vector<std::str
   for (Check const& check : checks)
     if (std::find(wanted.begin(), wanted.end(), check.name) != wanted.end()) result.push_back(check);
   return result;
+}
+
+std::function<Plant()> planted(std::string const& name) {
+  if (name.empty()) return [] { return Plant{}; };
+  std::vector<std::string> known;
+  for (Fault const& fault : all_faults()) {
+    if (name == fault.name) return fault.plant;
+    known.emplace_back(fault.name);
+  }
+  throw Error(ExitCode::usage, "--plant " + name + "; expected one of: " + joined(known));
 }
 
 class Run {
@@ -124,14 +135,19 @@ class Run {
   }
 
   void run_checks() {
-    Context const context(m_runtime, m_settings.quick ? Scope::quick : Scope::full, int(m_settings.devices));
+    auto const plant   = planted(m_settings.plant);
+    auto const context = [&] {
+      return Context(m_runtime, m_settings.quick ? Scope::quick : Scope::full, int(m_settings.devices), plant());
+    };
     std::vector<std::string> worlds;
-    for (int const devices : context.worlds()) worlds.push_back(std::to_string(devices));
+    for (WorldShape const& shape : context().worlds()) worlds.push_back(std::to_string(shape.devices));
+    worlds.erase(std::unique(worlds.begin(), worlds.end()), worlds.end());
+    if (!m_settings.plant.empty()) say("planted : %s\n", m_settings.plant.c_str());
     say("world : %d process%s x %s devices\n\n%-12s %-6s %8s  %s\n", m_runtime.processes(),
         m_runtime.processes() == 1 ? "" : "es", joined(worlds).c_str(), "check", "result", "seconds", "what was found");
     for (Check const& check : m_checks) {
       Result result{"check", check.name, {}, 0};
-      result.seconds = seconds([&] { result.outcome = run_agreed(check, context); });
+      result.seconds = seconds([&] { result.outcome = run_agreed(check, context()); });
       say("%-12s %-6s %8.2f  %s\n", check.name, result.outcome.passed ? "ok" : "FAILED", result.seconds,
           result.outcome.detail.c_str());
       m_results.push_back(std::move(result));
@@ -211,13 +227,14 @@ ExitCode run(Arguments const& arguments) {
   in_range("--devices", settings.devices, 0, 4096);
   in_range("--threads", settings.threads, 0, 4096);
   auto const checks = chosen(settings.faults ? fault_checks() : all_checks(), settings.only);
+  planted(settings.plant);
   check_json_target(settings.json, settings.force);
   check_json_target(settings.junit, settings.force, "--junit");
 
   return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
-    LOCKSTEP_THROW_IF(
-        settings.faults && runtime.processes() > 1, ExitCode::usage,
-        "--faults in " + std::to_string(runtime.processes()) + " processes; expected one, whose devices it needs");
+    LOCKSTEP_THROW_IF((settings.faults || !settings.plant.empty()) && runtime.processes() > 1, ExitCode::usage,
+                      "faults planted in " + std::to_string(runtime.processes()) +
+                          " processes; expected one, for its devices' shared state");
     return Run(settings, runtime, checks).execute();
   });
 }

@@ -9,19 +9,31 @@
 
 namespace lockstep::verify {
 
-Setup small_setup(Context const& context) {
+namespace {
+
+Setup setup_of(Context const& context, Network network, std::int64_t images, std::int64_t batch, std::int64_t steps) {
   Setup setup;
-  setup.network               = small_network();
-  setup.train                 = noise(11, 45, setup.network.input.height, setup.network.input.width);
+  setup.network               = std::move(network);
+  setup.train                 = noise(11, images, setup.network.input.height, setup.network.input.width);
   setup.test                  = noise(12, 23, setup.network.input.height, setup.network.input.width);
-  setup.options.batch         = 16;
+  setup.options.batch         = batch;
   setup.options.learning_rate = 0.1;
   setup.options.seed          = 3;
   setup.options.allreduce     = context.plant().algorithm;
   setup.options.hook          = context.hook();
   setup.start                 = to_float(start_values(setup.network, 5));
-  setup.steps                 = 7;
+  setup.steps                 = steps;
   return setup;
+}
+
+}  // namespace
+
+Setup small_setup(Context const& context) {
+  return setup_of(context, small_network(), 45, 16, 7);
+}
+
+Setup chapter_setup(Context const& context) {
+  return setup_of(context, Network::chapter(), 40, 32, 3);
 }
 
 std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setup, AfterStep const& after) {
@@ -75,6 +87,7 @@ ReferenceTrajectory reference_training(Setup const& setup) {
 
 std::string describe(comm::Communicator const& world, TrainerOptions const& options) {
   std::string text = "k = " + std::to_string(world.size()) + ", " + options.allreduce;
+  if (world.processes() > 1) text += ", " + world.transport();
   if (!options.fuse) text += ", one call a tensor";
   if (options.accumulate > 1) text += ", " + std::to_string(options.accumulate) + " micro-batches";
   return text;

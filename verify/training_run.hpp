@@ -22,6 +22,8 @@ struct Setup {
 
 // The small network on 45 noise images in minibatches of 16, 16 and 13, for a little over two epochs.
 Setup small_setup(Context const& context);
+// The chapter's network, three steps of 32, 8 and 32 images.
+Setup chapter_setup(Context const& context);
 
 // One state per step, from the start (index 0, no loss).
 struct Trajectory {
