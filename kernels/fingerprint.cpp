@@ -26,13 +26,12 @@ void fingerprints(Space const& space, Buffer<const float> const& values, TensorL
                     "fingerprints: " + std::to_string(values.extent(0)) + " values for a layout of " +
                         std::to_string(layout.count()));
   for (int t = 0; t < layout.tensors(); ++t) {
-    std::int64_t const begin = layout.offsets[t];
+    std::int64_t const count  = layout.offsets[t + 1] - layout.offsets[t];
+    float const* const tensor = values.data() + layout.offsets[t];
     Kokkos::View<std::uint64_t, Memory, Kokkos::MemoryTraits<Kokkos::Unmanaged>> const result(out.data() + t);
     Kokkos::parallel_reduce(
-        "lockstep::kernels::fingerprint",
-        Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>(space, 0, layout.offsets[t + 1] - begin),
-        KOKKOS_LAMBDA(std::int64_t i, std::uint64_t & sum) { sum += mix(std::uint64_t(i), values(begin + i)); },
-        result);
+        "lockstep::kernels::fingerprint", Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>(space, 0, count),
+        KOKKOS_LAMBDA(std::int64_t i, std::uint64_t & sum) { sum += mix(std::uint64_t(i), tensor[i]); }, result);
   }
 }
 

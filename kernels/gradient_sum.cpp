@@ -24,10 +24,12 @@ KOKKOS_FORCEINLINE_FUNCTION double power_of_two(std::int64_t n) {
   return value;
 }
 
-KOKKOS_FORCEINLINE_FUNCTION std::int64_t bits_of(double value) {
+// value * scale, exact and at most 2^50, rounded to the nearest integer.
+KOKKOS_FORCEINLINE_FUNCTION std::int64_t rounded(float value, double scale) {
+  double const sum = double(value) * scale + 6755399441055744.0;  // 1.5 * 2^52
   std::int64_t bits;
-  std::memcpy(&bits, &value, 8);
-  return bits;
+  std::memcpy(&bits, &sum, 8);
+  return bits - 0x4338000000000000;  // of 1.5 * 2^52
 }
 
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t magnitude_bits(float value) {
@@ -117,28 +119,25 @@ void GradientSum::fixed_point(Space const& space, Buffer<const float> const& row
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1], exponent = exponents(entry[2]);
-        bool const empty         = !has_values(exponent);
-        double const scale       = empty ? 0.0 : power_of_two(bits - exponent);
-        double const magic       = 6755399441055744.0;  // 1.5 * 2^52
-        std::int64_t const shift = bits_of(magic);
-        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) = 0; });
+        bool const empty   = !has_values(exponent);
+        double const scale = empty ? 0.0 : power_of_two(bits - exponent);
+        // An element stays with one thread in all of these loops, so that they need no barrier. Captured by value: a
+        // reference to an integer could alias what is written, and the loops would not be vectorised.
+        std::int64_t* const to = out.data();
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] = 0; });
         if (empty) return;
-        // An element stays with one thread in all of these loops, so that they need no barrier.
         std::int64_t row = 0;
         for (; row + 4 <= row_count; row += 4) {
-          float const* values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) {
-            std::int64_t sum = bits_of(double(values[i]) * scale + magic);
-            sum += bits_of(double(values[i + count]) * scale + magic);
-            sum += bits_of(double(values[i + 2 * count]) * scale + magic);
-            sum += bits_of(double(values[i + 3 * count]) * scale + magic);
-            out(i) += std::int64_t(std::uint64_t(sum) - 4 * std::uint64_t(shift));
+          float const* const values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) {
+            to[i] += (rounded(values[i], scale) + rounded(values[i + count], scale)) +
+                     (rounded(values[i + 2 * count], scale) + rounded(values[i + 3 * count], scale));
           });
         }
         for (; row < row_count; ++row) {
-          float const* values = rows.data() + row * count;
+          float const* const values = rows.data() + row * count;
           Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end),
-                               [&](std::int64_t i) { out(i) += bits_of(double(values[i]) * scale + magic) - shift; });
+                               [=](std::int64_t i) { to[i] += rounded(values[i], scale); });
         }
       });
 }
@@ -152,13 +151,15 @@ void GradientSum::to_float(Space const& space, Buffer<const std::int64_t> const&
   Kokkos::parallel_for(
       "lockstep::gradient_sum::to_float", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
-        std::int64_t const* entry   = &chunks(3 * team.league_rank());
-        std::int64_t const exponent = exponents(entry[2]);
-        double const unit           = exponent == exponent_not_finite ? double(NAN)
-                                      : exponent == exponent_zero     ? 0.0
-                                                                      : power_of_two(exponent - bits);
+        std::int64_t const* entry      = &chunks(3 * team.league_rank());
+        std::int64_t const exponent    = exponents(entry[2]);
+        double const unit              = exponent == exponent_not_finite ? double(NAN)
+                                         : exponent == exponent_zero     ? 0.0
+                                                                         : power_of_two(exponent - bits);
+        std::int64_t const* const from = sum.data();
+        float* const to                = gradient.data();
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, entry[0], entry[1]),
-                             [&](std::int64_t i) { gradient(i) = float(double(sum(i)) * unit / over); });
+                             [=](std::int64_t i) { to[i] = float(double(from[i]) * unit / over); });
       });
 }
 
@@ -171,26 +172,28 @@ void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1];
-        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) = 0.0f; });
+        float* const to = out.data();
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] = 0.0f; });
         std::int64_t row = 0;
         for (; row + 4 <= row_count; row += 4) {
-          float const* values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) {
-            out(i) = (((out(i) + values[i]) + values[i + count]) + values[i + 2 * count]) + values[i + 3 * count];
+          float const* const values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) {
+            to[i] = (((to[i] + values[i]) + values[i + count]) + values[i + 2 * count]) + values[i + 3 * count];
           });
         }
         for (; row < row_count; ++row) {
-          float const* values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [&](std::int64_t i) { out(i) += values[i]; });
+          float const* const values = rows.data() + row * count;
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] += values[i]; });
         }
       });
 }
 
 void GradientSum::divide(Space const& space, Buffer<float> const& values, std::int64_t divisor) const {
-  float const over = float(divisor);
+  double const over =
+      double(divisor);  // not a float: it could alias what is written, and the loop would not be vectorised
   Kokkos::parallel_for(
       "lockstep::gradient_sum::divide", Kokkos::RangePolicy<Space>(space, 0, values.extent(0)),
-      KOKKOS_LAMBDA(int i) { values(i) /= over; });
+      KOKKOS_LAMBDA(std::int64_t i) { values(i) /= float(over); });
 }
 
 }  // namespace lockstep

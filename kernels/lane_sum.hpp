@@ -58,31 +58,51 @@ LOCKSTEP_SHUFFLED_SUM(join_quads, a + b)  // not used: a vector is one quad
 #endif
 #undef LOCKSTEP_SHUFFLED_SUM
 
-// v[0] = the tree of v[0 .. 2^levels), two of whose levels within quads where Quads.
-template <int Count, bool Quads>
+// Joins v[0 .. Count) to v[0 .. Left).
+template <int Count, int Left, bool Quads>
 LOCKSTEP_PACK_INLINE void join(VectorPack::Vector* v) {
-  if constexpr (Count > 1) {
+  if constexpr (Count > Left) {
     LOCKSTEP_UNROLL
     for (int i = 0; i < Count / 2; ++i)
       v[i] = Quads ? join_quads(v[2 * i], v[2 * i + 1]) : join_neighbours(v[2 * i], v[2 * i + 1]);
-    join<Count / 2, Quads || (Count / 2) * 4 == VectorPack::width>(v);
+    join<Count / 2, Left, Quads>(v);
   }
 }
 
-LOCKSTEP_PACK_INLINE VectorPack::Vector sum_full_block(float const* sums) {
+// quads[q][i]: the sum of element i's lanes 4 q .. 4 q + 3, of sixteen elements.
+inline void sum_quads(float const* sums, float (*quads)[16]) {
+  constexpr int width = VectorPack::width, in_vector = width / 4;
+  for (int first = 0; first < 16; first += width)
+    for (int part = 0; part < lanes / width; ++part) {
+      VectorPack::Vector v[width];
+      LOCKSTEP_UNROLL
+      for (int i = 0; i < width; ++i) v[i] = VectorPack::load(sums + (first + i) * lanes + part * width).v;
+      join<width, in_vector, false>(v);
+      LOCKSTEP_UNROLL
+      for (int j = 0; j < in_vector; ++j)
+        for (int q = 0; q < in_vector; ++q)
+          std::memcpy(&quads[part * in_vector + q][first + 4 * j], reinterpret_cast<float const*>(&v[j]) + 4 * q, 16);
+    }
+}
+
+// Sixteen elements' sums over all lanes: what adding the quads in pairs gives, with less shuffling.
+inline void sum_block(float const* sums, float* results) {
   constexpr int width = VectorPack::width, parts = lanes / width;  // a vector holds one part of an element's lanes
-  VectorPack::Vector totals[parts];
-  LOCKSTEP_UNROLL
-  for (int part = 0; part < parts; ++part) {
-    VectorPack::Vector v[width];
+  for (int first = 0; first < 16; first += width) {
+    VectorPack totals[parts];
     LOCKSTEP_UNROLL
-    for (int i = 0; i < width; ++i) v[i] = VectorPack::load(sums + i * lanes + part * width).v;
-    join<width, false>(v);
-    totals[part] = v[0];
+    for (int part = 0; part < parts; ++part) {
+      VectorPack::Vector v[width];
+      LOCKSTEP_UNROLL
+      for (int i = 0; i < width; ++i) v[i] = VectorPack::load(sums + (first + i) * lanes + part * width).v;
+      join<width, width / 4, false>(v);
+      join<width / 4, 1, true>(v);
+      totals[part].v = v[0];
+    }
+    if constexpr (parts == 4) totals[0] = (totals[0] + totals[1]) + (totals[2] + totals[3]);
+    if constexpr (parts == 2) totals[0] = totals[0] + totals[1];
+    totals[0].store(results + first);
   }
-  if constexpr (parts == 4) return (totals[0] + totals[1]) + (totals[2] + totals[3]);
-  if constexpr (parts == 2) return totals[0] + totals[1];
-  return totals[0];
 }
 #endif
 
@@ -92,14 +112,20 @@ KOKKOS_INLINE_FUNCTION void add_lane_sums(GradientRows const& rows, float const*
                                           std::int64_t at) {
 #if LOCKSTEP_PACK_BYTES > 0
   if constexpr (P::width > 1)
-    if (rows.group == lanes) {
-      static_assert(lanes == 16, "sum_full_block");
-      float* to = rows.first + at;
-      for (; count > 0; count -= 16, sums += 16 * lanes, to += 16) {
-        float results[16];
-        for (int j = 0; j < 16; j += P::width) VectorPack(sum_full_block(sums + j * lanes)).store(results + j);
+    if (rows.group >= 4) {
+      static_assert(lanes == 16, "four quads");
+      for (; count > 0; count -= 16, sums += 16 * lanes, at += 16) {
+        float results[4][16];
+        if (rows.group == lanes)
+          sum_block(sums, results[0]);
+        else
+          sum_quads(sums, results);
+        if (rows.group == 8)
+          for (int shard = 0; shard < 2; ++shard)
+            for (int j = 0; j < 16; ++j) results[shard][j] = results[2 * shard][j] + results[2 * shard + 1][j];
         int const valid = count < 16 ? int(count) : 16;
-        for (int j = 0; j < valid; ++j) to[j] = rows.add ? to[j] + results[j] : results[j];
+        for (int shard = 0; shard < rows.shards; ++shard)
+          for (int j = 0; j < valid; ++j) rows.put(shard, at + j, results[shard][j]);
       }
       return;
     }
