@@ -219,26 +219,44 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_tap(Conv2d const& c, float const* x,
   pack.store(sums);
 }
 
-// Work space of the weight gradient, in floats: sums of one tile of channels, and dy of one chunk of rows.
+// Rows of dy at a time: about 20 KiB, so that they stay in the first-level cache; even for pooling's sake.
 KOKKOS_INLINE_FUNCTION int conv2d_chunk_rows(Conv2d const& c) {
-  // A chunk of dy stays in the first-level cache: about 20 KiB, an even number of rows.
   std::int64_t const row = std::int64_t(tiles::most_weight_channels) * c.out_width * lanes * 4;
-  int rows               = int((20 * 1024) / row) & ~1;
+  int const rows         = int((20 * 1024) / row) & ~1;
   return rows < 2 ? 2 : rows < c.out_height ? rows : c.out_height;
 }
-KOKKOS_INLINE_FUNCTION std::int64_t conv2d_sums_size(Conv2d const& c) {
-  return std::int64_t(tiles::most_weight_channels) * c.taps() * lanes;
-}
-KOKKOS_INLINE_FUNCTION std::int64_t conv2d_chunk_size(Conv2d const& c) {
-  return std::int64_t(tiles::most_weight_channels) * conv2d_chunk_rows(c) * c.out_width * lanes;
-}
+
+// Work space of the weight gradient of one tile of channels.
+struct Conv2dWork {
+  float* sums;     // [channel][tap][lane]
+  float* bias;     // [channel][lane]
+  float* results;  // [shard][channel][tap]
+  float* chunk;    // dy of a chunk of rows
+
+  KOKKOS_FUNCTION static std::int64_t size(Conv2d const& c) { return Conv2dWork(c, nullptr).m_size; }
+  KOKKOS_FUNCTION Conv2dWork(Conv2d const& c, float* work) {
+    int const count = lane_sums_pitch(tiles::most_weight_channels * c.taps());
+    sums            = place(work, std::int64_t(count) * lanes);
+    bias            = place(work, 16 * lanes);
+    results         = place(work, std::int64_t(count) * lanes);
+    chunk = place(work, std::int64_t(tiles::most_weight_channels) * conv2d_chunk_rows(c) * c.out_width * lanes);
+  }
+
+ private:
+  std::int64_t m_size = 0;
+  KOKKOS_FUNCTION float* place(float* work, std::int64_t floats) {
+    float* const at = work ? work + m_size : nullptr;
+    m_size += floats;
+    return at;
+  }
+};
 
 // Writes (or adds to, by `rows`) the weight and bias gradients of one block. dy: all of it, or null: then it is made
 // from out, flags and d_out, a chunk of rows at a time (dearer for each further input channel).
 template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_weight_gradient_channels(Conv2d const& c, float const* x, float const* dy, float const* out,
                                                      std::uint8_t const* flags, float const* d_out, int channel_begin,
-                                                     float* sums, float* chunk, GradientRows const& rows,
+                                                     Conv2dWork const& work, GradientRows const& rows,
                                                      std::int64_t weight, std::int64_t bias) {
   int const taps       = c.taps();
   int const chunk_rows = conv2d_chunk_rows(c);
@@ -254,26 +272,26 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_channels(Conv2d const& c, float cons
           grad = dy + channel * plane + std::int64_t(row) * c.out_width * lanes;
         } else {
           plane = std::int64_t(row_end - row) * c.out_width * lanes;
-          conv2d_output_gradient<P>(c, out, flags, d_out, channel, channel + Channels, row, row_end, chunk, plane);
-          grad = chunk;
+          conv2d_output_gradient<P>(c, out, flags, d_out, channel, channel + Channels, row, row_end, work.chunk, plane);
+          grad = work.chunk;
         }
         for (int lane = 0; lane < lanes; lane += P::width) {
           if constexpr (K > 0) {
             for (int u = 0; u < K; ++u)
               conv2d_weight_gradient_row<P, K, Channels>(c, in + lane, u, grad + lane, plane, row, row_end, row == 0,
-                                                         sums + u * K * lanes + lane);
+                                                         work.sums + u * K * lanes + lane);
           } else {
             for (int o = 0; o < Channels; ++o)
               for (int u = 0; u < c.kernel; ++u)
                 for (int v = 0; v < c.kernel; ++v)
                   conv2d_weight_gradient_tap<P>(c, in + lane, u, v, grad + o * plane + lane, row, row_end, row == 0,
-                                                sums + (o * taps + u * c.kernel + v) * lanes + lane);
+                                                work.sums + (o * taps + u * c.kernel + v) * lanes + lane);
           }
         }
-        if (i == 0) {  // the bias on the way, in d_bias below
+        if (i == 0) {  // the bias on the way
           for (int o = 0; o < Channels; ++o)
             for (int lane = 0; lane < lanes; lane += P::width) {
-              float* at = chunk + conv2d_chunk_size(c) + o * lanes + lane;
+              float* at = work.bias + o * lanes + lane;
               P pack    = row == 0 ? P(0.0f) : P::load(at);
               for (std::int64_t j = 0; j < std::int64_t(row_end - row) * c.out_width; ++j)
                 pack = pack + P::load(grad + o * plane + j * lanes + lane);
@@ -281,33 +299,35 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_channels(Conv2d const& c, float cons
             }
         }
       }
-      for (int o = 0; o < Channels; ++o)
-        add_lane_sums<P>(rows, sums + std::int64_t(o) * taps * lanes, taps,
-                         weight + (std::int64_t(channel + o) * c.in_channels + i) * taps);
+      int const pitch = lane_sums_pitch(Channels * taps);
+      lane_sums<P>(rows.group, work.sums, Channels * taps, work.results, pitch);
+      for (int shard = 0; shard < rows.shards; ++shard)
+        for (int o = 0; o < Channels; ++o)
+          rows.put(shard, weight + (std::int64_t(channel + o) * c.in_channels + i) * taps,
+                   work.results + shard * pitch + o * taps, K ? K * K : taps);
     }
-    add_lane_sums<P>(rows, chunk + conv2d_chunk_size(c), Channels, bias + channel);
+    add_lane_sums<P>(rows, work.bias, Channels, bias + channel);
   }
   if constexpr (Channels > 1)
     if (channel < c.out_channels)
-      conv2d_weight_gradient_channels<P, K, Channels / 2>(c, x, dy, out, flags, d_out, channel, sums, chunk, rows,
-                                                          weight, bias);
+      conv2d_weight_gradient_channels<P, K, Channels / 2>(c, x, dy, out, flags, d_out, channel, work, rows, weight,
+                                                          bias);
 }
 
-// sums: conv2d_sums_size floats; chunk: conv2d_chunk_size + weight_channels * lanes floats. weight, bias: offsets in a
-// row.
+// weight, bias: offsets in a row.
 template <class P>
 KOKKOS_FUNCTION void conv2d_weight_gradient(Conv2d const& c, float const* x, float const* dy, float const* out,
-                                            std::uint8_t const* flags, float const* d_out, float* sums, float* chunk,
+                                            std::uint8_t const* flags, float const* d_out, Conv2dWork const& work,
                                             GradientRows const& rows, std::int64_t weight, std::int64_t bias) {
   if (c.kernel == 3)
-    conv2d_weight_gradient_channels<P, 3, tiles::weight_channels(3)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
-                                                                     weight, bias);
+    conv2d_weight_gradient_channels<P, 3, tiles::weight_channels(3)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
+                                                                     bias);
   else if (c.kernel == 5)
-    conv2d_weight_gradient_channels<P, 5, tiles::weight_channels(5)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
-                                                                     weight, bias);
+    conv2d_weight_gradient_channels<P, 5, tiles::weight_channels(5)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
+                                                                     bias);
   else
-    conv2d_weight_gradient_channels<P, 0, tiles::weight_channels(0)>(c, x, dy, out, flags, d_out, 0, sums, chunk, rows,
-                                                                     weight, bias);
+    conv2d_weight_gradient_channels<P, 0, tiles::weight_channels(0)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
+                                                                     bias);
 }
 
 // ---- data gradient ----

@@ -15,26 +15,30 @@ struct GradientRows {
   int shards;           // in this block; lanes beyond them are padding
   bool add;             // to what the row holds (a shard's second and further blocks)
 
-  KOKKOS_FORCEINLINE_FUNCTION void put(int shard, std::int64_t at, float value) const {
+  // Entries [at, at + count) of a shard's row.
+  KOKKOS_FORCEINLINE_FUNCTION void put(int shard, std::int64_t at, float const* values, int count) const {
     float* to = first + shard * stride + at;
-    *to       = add ? *to + value : value;
+    if (add)
+      for (int i = 0; i < count; ++i) to[i] += values[i];
+    else
+      for (int i = 0; i < count; ++i) to[i] = values[i];
   }
 };
 
-KOKKOS_INLINE_FUNCTION void add_lane_sums_one_by_one(GradientRows const& rows, float const* sums, std::int64_t count,
-                                                     std::int64_t at) {
-  for (std::int64_t i = 0; i < count; ++i) {
+// results[shard * pitch + i] = the sum of element i over the shard's lanes, of sixteen elements; sums is [16][lane].
+KOKKOS_INLINE_FUNCTION void sum_one_by_one(int group, float const* sums, float* results, int pitch) {
+  for (int i = 0; i < 16; ++i) {
     float tree[lanes];
     for (int lane = 0; lane < lanes; ++lane) tree[lane] = sums[i * lanes + lane];
-    for (int half = 1; half < rows.group; half *= 2)
+    for (int half = 1; half < group; half *= 2)
       for (int lane = 0; lane < lanes; lane += 2 * half) tree[lane] += tree[lane + half];
-    for (int shard = 0; shard < rows.shards; ++shard) rows.put(shard, at + i, tree[shard * rows.group]);
+    for (int shard = 0; shard < lanes / group; ++shard) results[shard * pitch + i] = tree[shard * group];
   }
 }
 
 #if LOCKSTEP_PACK_BYTES > 0
-// The same tree for as many elements at once as a vector has floats, for a shard that fills the block. A vector's quads
-// of four lanes: join_neighbours twice leaves four elements' sums of a quad side by side; join_quads then adds quads.
+// The same tree for as many elements at once as a vector has floats. A vector has quads of four lanes: join_neighbours
+// twice leaves four elements' sums of a quad side by side; join_quads then adds quads.
 #define LOCKSTEP_SHUFFLED_SUM(name, ...)                                                     \
   LOCKSTEP_PACK_INLINE VectorPack::Vector name(VectorPack::Vector a, VectorPack::Vector b) { \
     return __VA_ARGS__;                                                                      \
@@ -69,8 +73,8 @@ LOCKSTEP_PACK_INLINE void join(VectorPack::Vector* v) {
   }
 }
 
-// quads[q][i]: the sum of element i's lanes 4 q .. 4 q + 3, of sixteen elements.
-inline void sum_quads(float const* sums, float (*quads)[16]) {
+// Shards of four lanes.
+inline void sum_quads(float const* sums, float* results, int pitch) {
   constexpr int width = VectorPack::width, in_vector = width / 4;
   for (int first = 0; first < 16; first += width)
     for (int part = 0; part < lanes / width; ++part) {
@@ -81,12 +85,13 @@ inline void sum_quads(float const* sums, float (*quads)[16]) {
       LOCKSTEP_UNROLL
       for (int j = 0; j < in_vector; ++j)
         for (int q = 0; q < in_vector; ++q)
-          std::memcpy(&quads[part * in_vector + q][first + 4 * j], reinterpret_cast<float const*>(&v[j]) + 4 * q, 16);
+          std::memcpy(results + (part * in_vector + q) * pitch + first + 4 * j,
+                      reinterpret_cast<float const*>(&v[j]) + 4 * q, 16);
     }
 }
 
-// Sixteen elements' sums over all lanes: what adding the quads in pairs gives, with less shuffling.
-inline void sum_block(float const* sums, float* results) {
+// Shards of sixteen lanes: what adding the quads in pairs gives, with less shuffling.
+LOCKSTEP_PACK_INLINE void sum_block(float const* sums, float* results) {
   constexpr int width = VectorPack::width, parts = lanes / width;  // a vector holds one part of an element's lanes
   for (int first = 0; first < 16; first += width) {
     VectorPack totals[parts];
@@ -106,31 +111,46 @@ inline void sum_block(float const* sums, float* results) {
 }
 #endif
 
-// sums is [count][lane], readable up to a multiple of 16 elements; element i goes to the rows' entry at + i.
+KOKKOS_INLINE_FUNCTION int lane_sums_pitch(int count) {
+  return (count + 15) / 16 * 16;
+}
+
+// results[shard * pitch + i] = the sum of element i over a shard's lanes. sums is [count][lane], readable up to a
+// multiple of 16 elements; results has lanes / group * pitch entries, pitch >= lane_sums_pitch(count).
+template <class P>
+KOKKOS_INLINE_FUNCTION void lane_sums(int group, float const* sums, int count, float* results, int pitch) {
+  for (int i = 0; i < count; i += 16, sums += 16 * lanes, results += 16) {
+#if LOCKSTEP_PACK_BYTES > 0
+    static_assert(lanes == 16, "four quads");
+    if constexpr (P::width > 1)
+      if (group >= 4) {
+        if (group == 16) {
+          sum_block(sums, results);
+        } else if (group == 4) {
+          sum_quads(sums, results, pitch);
+        } else {
+          float quads[4 * 16];
+          sum_quads(sums, quads, 16);
+          for (int j = 0; j < 16; ++j) results[j] = quads[j] + quads[16 + j];
+          for (int j = 0; j < 16; ++j) results[pitch + j] = quads[32 + j] + quads[48 + j];
+        }
+        continue;
+      }
+#endif
+    sum_one_by_one(group, sums, results, pitch);
+  }
+}
+
+// The same into the rows' entries from `at` on.
 template <class P>
 KOKKOS_INLINE_FUNCTION void add_lane_sums(GradientRows const& rows, float const* sums, std::int64_t count,
                                           std::int64_t at) {
-#if LOCKSTEP_PACK_BYTES > 0
-  if constexpr (P::width > 1)
-    if (rows.group >= 4) {
-      static_assert(lanes == 16, "four quads");
-      for (; count > 0; count -= 16, sums += 16 * lanes, at += 16) {
-        float results[4][16];
-        if (rows.group == lanes)
-          sum_block(sums, results[0]);
-        else
-          sum_quads(sums, results);
-        if (rows.group == 8)
-          for (int shard = 0; shard < 2; ++shard)
-            for (int j = 0; j < 16; ++j) results[shard][j] = results[2 * shard][j] + results[2 * shard + 1][j];
-        int const valid = count < 16 ? int(count) : 16;
-        for (int shard = 0; shard < rows.shards; ++shard)
-          for (int j = 0; j < valid; ++j) rows.put(shard, at + j, results[shard][j]);
-      }
-      return;
-    }
-#endif
-  add_lane_sums_one_by_one(rows, sums, count, at);
+  for (; count > 0; count -= 16, sums += 16 * lanes, at += 16) {
+    float results[lanes * 16];
+    lane_sums<P>(rows.group, sums, 16, results, 16);
+    for (int shard = 0; shard < rows.shards; ++shard)
+      rows.put(shard, at, results + shard * 16, count < 16 ? int(count) : 16);
+  }
 }
 
 }  // namespace lockstep

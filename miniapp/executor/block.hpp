@@ -15,7 +15,7 @@ struct BlockRunner {
   int classes              = 0;
   std::int64_t parameters  = 0;
   std::int64_t gradient[2] = {0, 0};
-  std::int64_t dy = 0, sums = 0, chunk = 0, transposed = 0, losses = 0;
+  std::int64_t dy = 0, conv = 0, transposed = 0, losses = 0;
 
   std::uint8_t const* images = nullptr;
   std::uint8_t const* labels = nullptr;
@@ -74,8 +74,8 @@ struct BlockRunner {
           if (all_dy)
             conv2d_output_gradient<P>(stage.conv, y, flags_of(stage, work), d_out, 0, stage.conv.out_channels, 0,
                                       stage.conv.out_height, all_dy, stage.conv.out_plane());
-          conv2d_weight_gradient<P>(stage.conv, x, all_dy, y, flags_of(stage, work), d_out, work + sums, work + chunk,
-                                    rows, stage.weight, stage.bias);
+          conv2d_weight_gradient<P>(stage.conv, x, all_dy, y, flags_of(stage, work), d_out,
+                                    Conv2dWork(stage.conv, work + conv), rows, stage.weight, stage.bias);
           if (all_dy) conv2d_data_gradient<P>(stage.conv, all_dy, values + stage.weight, d_in);
           break;
         }

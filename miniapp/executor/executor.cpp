@@ -73,8 +73,7 @@ struct Executor::Impl {
     r.gradient[0] = plan.gradient[0];
     r.gradient[1] = plan.gradient[1];
     r.dy          = plan.dy;
-    r.sums        = plan.sums;
-    r.chunk       = plan.chunk;
+    r.conv        = plan.conv;
     r.transposed  = plan.transposed;
     r.losses      = plan.losses;
     r.images      = data.images.data();

@@ -86,21 +86,19 @@ Plan::Plan(Network const& network) {
     stages.push_back(stage);
   }
 
-  std::int64_t largest = 0, dy_size = 0, sums_size = 0, chunk_size = 0, transposed_size = 0;
+  std::int64_t largest = 0, dy_size = 0, conv_size = 0, transposed_size = 0;
   for (Stage const& stage : stages) {
     largest = std::max({largest, stage.in_size * lanes, stage.out_size * lanes});
     if (stage.kind == StageKind::conv2d) {
       if (stage.data_gradient) dy_size = std::max(dy_size, stage.conv.out_channels * stage.conv.out_plane());
-      sums_size  = std::max(sums_size, conv2d_sums_size(stage.conv));
-      chunk_size = std::max(chunk_size, conv2d_chunk_size(stage.conv) + tiles::most_weight_channels * lanes);
+      conv_size = std::max(conv_size, Conv2dWork::size(stage.conv));
     } else if (stage.kind == StageKind::dense) {
       transposed_size = std::max(transposed_size, lanes * dense_row(stage.dense.out));
     }
   }
   for (auto& g : gradient) g = place(largest);
   dy         = place(dy_size);
-  sums       = place(sums_size);
-  chunk      = place(chunk_size);
+  conv       = place(conv_size);
   transposed = place(transposed_size);
   losses     = place(lanes);
   place(16 * lanes);  // lane sums read ahead

@@ -64,7 +64,7 @@ TEST(LaneSum, IsTheSameTreeForEveryGroupAndWidth) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   int const count = 37;
-  std::vector<float> sums(count * lanes);
+  std::vector<float> sums(lane_sums_pitch(count) * lanes);
   for (auto& s : sums) s = normal(random);
   for (int group : {1, 2, 4, 8, 16}) {
     int const shards = lanes / group;
@@ -75,7 +75,7 @@ TEST(LaneSum, IsTheSameTreeForEveryGroupAndWidth) {
       rows.first = fast.data();
       add_lane_sums<HostPack>(rows, sums.data(), count, 3);
       rows.first = slow.data();
-      add_lane_sums_one_by_one(rows, sums.data(), count, 3);
+      add_lane_sums<ScalarPack>(rows, sums.data(), count, 3);
       EXPECT_EQ(fast, slow) << group;
     }
     float const* s = sums.data() + 9 * lanes;
