@@ -42,7 +42,7 @@ Comparison compare(Network const& network, GradientRun const& kernels, GradientR
     double const bound    = network_bound(network, images.size());
     Values const &a = kernels.rows[s], &b = reference.rows[s];
     std::string const shard = "shard " + std::to_string(s) + " of " + std::to_string(reference.rows.size());
-    result.add(shard + ", loss", "loss", std::abs(a.back() - b.back()) / std::abs(b.back()), bound);
+    result.add(shard + ", loss", "loss", std::abs(a.back() - b.back()) / reference.magnitudes[s].back(), bound);
     for (Tensor const& tensor : network.tensors)
       result.add(shard + ", gradient of " + tensor.name, tensor.name,
                  distance(slice(a, tensor), slice(b, tensor)) / norm(slice(reference.magnitudes[s], tensor)), bound);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "verify/kernel_run.hpp"
 
+#include <cmath>
 #include <numeric>
 
 #include "miniapp/executor.hpp"
@@ -65,7 +66,7 @@ GradientRun run_reference(Network const& network, Dataset const& data, Values co
   run.plan = ShardPlan::for_batch(data.count);
   for (std::int64_t s = 0; s < run.plan.shards; ++s) {
     Values row(std::size_t(network.parameters), 0.0), magnitude = row;
-    double loss           = 0;
+    double loss = 0, terms = 0;  // of log(sum of exp) - logit
     Interval const images = run.plan.images_of(s);
     for (std::int64_t i = images.begin; i < images.end; ++i) {
       Values const image = image_values(data.images, pixels, i);
@@ -73,10 +74,12 @@ GradientRun run_reference(Network const& network, Dataset const& data, Values co
       loss += reference.add_gradient(image, label, parameters, row);
       reference.add_magnitude(image, label, parameters, magnitude);
       Values const logits = reference.logits(image, parameters);
+      terms += 2 * largest(logits) + std::log(double(network.classes));
       run.logits.insert(run.logits.end(), logits.begin(), logits.end());
       run.correct += reference.prediction(image, parameters) == label;
     }
     row.push_back(loss);
+    magnitude.push_back(terms);
     run.rows.push_back(std::move(row));
     run.magnitudes.push_back(std::move(magnitude));
   }

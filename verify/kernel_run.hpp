@@ -18,9 +18,11 @@ Dataset clear_noise(Network const& network, Values const& parameters, std::int64
 
 struct GradientRun {
   ShardPlan plan;
-  std::vector<Values> rows;        // a shard's: gradients, then the summed loss
-  std::vector<Values> magnitudes;  // of the gradients' sums, see ReferenceNetwork::add_magnitude; of the reference only
-  Values logits;                   // [image][class]
+  std::vector<Values> rows;  // a shard's: gradients, then the summed loss
+  // What rounding errors of the rows are relative to: of the gradients, see ReferenceNetwork::add_magnitude; of the
+  // loss, the logits whose difference it is. Of the reference only.
+  std::vector<Values> magnitudes;
+  Values logits;  // [image][class]
   std::int64_t correct = 0;
 };
 GradientRun run_kernels(Context const& context, Network const& network, Dataset const& data, Values const& parameters);

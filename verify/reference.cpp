@@ -162,10 +162,21 @@ double ReferenceNetwork::add_gradient(Values const& image, int label, Values con
 void ReferenceNetwork::add_magnitude(Values const& image, int label, Values const& parameters,
                                      Values& magnitude) const {
   std::vector<Values> const values = activations(image, parameters);
-  Values back                      = absolute(cross_entropy_gradient(values.back(), label));
+  std::vector<Values> sizes{absolute(image)};
+  for (std::size_t l = 0; l < m_network.layers.size(); ++l) {
+    Layer const& layer = m_network.layers[l];
+    if (layer.weight >= 0)
+      sizes.push_back(layer_forward(layer, absolute(values[l]), absolute(tensor(layer.weight, parameters)),
+                                    absolute(tensor(layer.bias, parameters))));
+    else if (layer.kind == LayerKind::relu)
+      sizes.push_back(layer_backward(layer, values[l], {}, sizes[l]).input);  // passes what relu passes
+    else
+      sizes.push_back(layer_forward(layer, sizes[l], {}, {}));
+  }
+  Values back = absolute(cross_entropy_gradient(values.back(), label));
   for (std::size_t l = m_network.layers.size(); l-- > 0;) {
     Layer const& layer = m_network.layers[l];
-    Values const input = layer.kind == LayerKind::relu ? values[l] : absolute(values[l]);
+    Values const input = layer.kind == LayerKind::relu ? values[l] : sizes[l];
     LayerGradients of  = layer_backward(layer, input, absolute(tensor(layer.weight, parameters)), back);
     add(layer.weight, of.weight, magnitude);
     add(layer.bias, of.bias, magnitude);

@@ -38,8 +38,8 @@ class ReferenceNetwork {
   double loss(Values const& image, int label, Values const& parameters) const;
   // Adds the gradient of the image's loss to `gradient`, returns the loss.
   double add_gradient(Values const& image, int label, Values const& parameters, Values& gradient) const;
-  // Adds what add_gradient adds, with absolute values in all its sums, those of the way back through the layers
-  // included: what rounding errors are relative to, also where terms cancel.
+  // Adds what add_gradient adds, with absolute values in its sums: in those of the way back through all layers, and for
+  // each activation in the sum that it is. Rounding errors are relative to these, also where terms cancel.
   void add_magnitude(Values const& image, int label, Values const& parameters, Values& magnitude) const;
   // Index of the largest logit, the first on ties.
   int prediction(Values const& image, Values const& parameters) const;
