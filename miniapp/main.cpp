@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/commands/command.hpp"
+#include "miniapp/commands/documentation.hpp"
 #include "miniapp/runtime.hpp"
 #include "verify/command.hpp"
 
@@ -7,16 +8,23 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Command const* const commands[] = {&train_command, &verify_command, &schedule_command, &simulate_command, &info_command};
+  Commands const commands{&train_command, &verify_command, &schedule_command, &simulate_command, &info_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
     std::cout << "Usage: lockstep COMMAND [options]\n\nCommands:\n";
     for (auto const* command : commands) std::cout << "  " << command->name << "  " << command->summary << '\n';
+    std::cout << "  man, completion  print the man page, or a completion for bash\n";
     return 0;
   }
   try {
+    if (name == "man" || name == "completion") {
+      LOCKSTEP_THROW_IF(arguments.size() > 1, ExitCode::usage,
+                        name + ": '" + arguments[1] + "' given; expected nothing");
+      (name == "man" ? print_man_page : print_bash_completion)(std::cout, commands);
+      return 0;
+    }
     for (auto const* command : commands)
       if (name == command->name) return int(command->run({arguments.begin() + 1, arguments.end()}));
     throw Error(ExitCode::usage, name.empty() ? "no command given (see 'lockstep --help')"

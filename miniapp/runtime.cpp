@@ -18,6 +18,9 @@
 #ifdef LOCKSTEP_HAVE_MPI
 #include <mpi.h>
 #endif
+#ifdef LOCKSTEP_HAVE_NCCL
+#include <nccl.h>
+#endif
 
 namespace lockstep {
 namespace {
@@ -34,6 +37,21 @@ int usable_cores() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1L, sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+// The cores of the affinity mask, "0-3,8".
+std::string affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return "unknown";
+  std::string text;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &set)) continue;
+    int const first = core;
+    while (core + 1 < CPU_SETSIZE && CPU_ISSET(core + 1, &set)) ++core;
+    text += (text.empty() ? "" : ",") + std::to_string(first) + (core > first ? "-" + std::to_string(core) : "");
+  }
+  return text;
 }
 
 #ifdef LOCKSTEP_HAVE_MPI
@@ -162,16 +180,36 @@ std::vector<Fact> build_facts() {
           {"Kokkos", std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) + "." +
                          std::to_string(KOKKOS_VERSION % 100) + " (" + Space::name() + ")"},
           {"compiler", compiler()},
+#ifdef KOKKOS_ENABLE_CUDA
+          {"CUDA", std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10)},
+#endif
+#ifdef LOCKSTEP_HAVE_NCCL
+          {"NCCL", std::to_string(NCCL_MAJOR) + "." + std::to_string(NCCL_MINOR) + "." + std::to_string(NCCL_PATCH)},
+#endif
           {"MPI", mpi_library()}};
+}
+
+std::vector<char const*> recorded_variables() {
+  return {"OMP_NUM_THREADS",      "OMP_PROC_BIND",
+          "OMP_PLACES",           "OMP_WAIT_POLICY",
+          "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
+          "SLURM_JOB_ID",         "SLURM_JOB_NUM_NODES",
+          "SLURM_NTASKS",         "NCCL_ALGO",
+          "NCCL_PROTO",           "KOKKOS_NUM_THREADS",
+          "KOKKOS_TOOLS_LIBS",    "KOKKOS_PROFILE_LIBRARY"};
 }
 
 std::vector<Fact> environment_facts(Runtime const& runtime) {
   char host[256] = "unknown";
   gethostname(host, sizeof host - 1);
-  return {{"host", host},
-          {"cores", std::to_string(usable_cores())},
-          {"processes", std::to_string(runtime.processes())},
-          {"threads", std::to_string(concurrency(Space()))}};
+  std::vector<Fact> facts{{"host", host},
+                          {"cores", std::to_string(usable_cores())},
+                          {"affinity", affinity()},
+                          {"processes", std::to_string(runtime.processes())},
+                          {"threads", std::to_string(concurrency(Space()))}};
+  for (char const* name : recorded_variables())
+    if (char const* value = std::getenv(name)) facts.push_back({name, value});
+  return facts;
 }
 
 }  // namespace lockstep

@@ -44,6 +44,9 @@ struct Fact {
   std::string key, value;
 };
 std::vector<Fact> build_facts();
+// Host, cores and affinity, processes, threads; of the environment's variables those of recorded_variables() that are
+// set, and no others.
 std::vector<Fact> environment_facts(Runtime const& runtime);
+std::vector<char const*> recorded_variables();
 
 }  // namespace lockstep

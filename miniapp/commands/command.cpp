@@ -7,9 +7,17 @@ namespace lockstep {
 
 namespace po = boost::program_options;
 
+namespace {
+po::options_description* asked_for = nullptr;  // by option_table()
+}
+
 bool parse(Command const& command, po::options_description options, Arguments const& arguments,
            po::variables_map& values) {
   options.add_options()("help,h", "print this help and exit");
+  if (asked_for) {
+    asked_for->add(options);
+    return false;
+  }
   std::string const usage = std::string("lockstep ") + command.name;
   try {
     // An empty positional description makes Boost refuse left-over words.
@@ -28,6 +36,14 @@ bool parse(Command const& command, po::options_description options, Arguments co
     throw Error(ExitCode::usage, usage + ": " + error.what() + " (see '" + usage + " --help')");
   }
   return true;
+}
+
+po::options_description option_table(Command const& command) {
+  po::options_description table;
+  asked_for = &table;
+  command.run({});
+  asked_for = nullptr;
+  return table;
 }
 
 std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_t low, std::int64_t high) {

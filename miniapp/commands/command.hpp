@@ -24,6 +24,9 @@ struct Command {
 bool parse(Command const& command, boost::program_options::options_description options, Arguments const& arguments,
            boost::program_options::variables_map& values);
 
+// The options that the command hands to parse(). The command does not run.
+boost::program_options::options_description option_table(Command const& command);
+
 // The value, or Error (usage) "--option value; expected low to high".
 std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_t low, std::int64_t high);
 // "on" or "off", else Error (usage).

@@ -1,21 +1,65 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iostream>
+#include <sstream>
 
 #include "miniapp/commands/command.hpp"
+#include "miniapp/data/dataset.hpp"
+#include "miniapp/report.hpp"
 #include "miniapp/runtime.hpp"
 
 namespace lockstep {
 namespace {
 
-ExitCode run(Arguments const& arguments) {
-  boost::program_options::variables_map values;
-  if (!parse(info_command, boost::program_options::options_description("Options"), arguments, values))
-    return ExitCode::success;
-  Runtime const runtime;
+namespace po = boost::program_options;
+
+struct Settings {
+  std::string json;
+  bool force = false;
+};
+
+Fact data_found() {
+  try {
+    TrainTest const data = load_dataset("auto");
+    return {"data", data.name + " (" + data.source + "), " + std::to_string(data.train.count) + " + " +
+                        std::to_string(data.test.count) + " images" + (data.notice.empty() ? "" : "; " + data.notice)};
+  } catch (Error const& error) {
+    return {"data", std::string("unusable: ") + error.what()};
+  }
+}
+
+std::vector<std::string> kokkos_configuration() {
+  std::ostringstream text;
+  Kokkos::print_configuration(text);
+  std::vector<std::string> lines;
+  std::istringstream stream(text.str());
+  for (std::string line; std::getline(stream, line);)
+    if (!line.empty()) lines.push_back(line);
+  return lines;
+}
+
+ExitCode report(Settings const& settings, Runtime const& runtime) {
   if (!runtime.is_root()) return ExitCode::success;
-  for (auto const& facts : {build_facts(), environment_facts(runtime)})
-    for (auto const& [key, value] : facts) std::cout << key << " : " << value << '\n';
+  std::ostream& out = settings.json == "-" ? std::cerr : std::cout;
+  Fact const data   = data_found();
+  for (auto const& facts : {build_facts(), environment_facts(runtime), std::vector<Fact>{data}})
+    for (auto const& [key, value] : facts) out << key << " : " << value << '\n';
+  out << "Kokkos configuration:\n";
+  for (auto const& line : kokkos_configuration()) out << "  " << line << '\n';
+  auto record      = new_record("info", runtime);
+  record["result"] = {{"data", data.value}, {"kokkos_configuration", kokkos_configuration()}};
+  write_json(settings.json, record, settings.force);
   return ExitCode::success;
+}
+
+ExitCode run(Arguments const& arguments) {
+  Settings settings;
+  po::options_description options("Options");
+  options.add_options()("json", po::value(&settings.json), "write a record to this file (-: standard output)")(
+      "force", po::bool_switch(&settings.force), "replace an existing record");
+  po::variables_map values;
+  if (!parse(info_command, options, arguments, values)) return ExitCode::success;
+  check_json_target(settings.json, settings.force);
+  return with_runtime(0, [&](Runtime const& runtime) { return report(settings, runtime); });
 }
 
 }  // namespace

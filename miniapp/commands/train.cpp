@@ -48,7 +48,7 @@ po::options_description describe(Settings& settings) {
   add("epochs", po::value(&settings.epochs)->default_value(10), "passes over the training images");
   add("steps", po::value(&settings.steps)->default_value(0), "stop after this many steps (0: after the epochs)");
   add("batch", po::value(&trainer.batch)->default_value(256), "images a step, of all devices together");
-  add("lr", po::value(&trainer.learning_rate)->default_value(0.2), "learning rate");
+  add("lr", po::value(&trainer.learning_rate)->default_value(0.2, "0.2"), "learning rate");
   add("seed", po::value(&settings.seed)->default_value(1), "of the start weights and of the order of the images");
   add("allreduce", po::value(&trainer.allreduce)->default_value("ring"), joined(comm::algorithm_names()).c_str());
   add("fuse", po::value(&settings.fuse)->default_value("on"), "on: one allreduce a step; off: one a parameter tensor");
