@@ -114,8 +114,10 @@ Outcome check_same_bits(Context const& context, comm::Communicator& world, std::
 
 std::vector<std::int64_t> lengths(Context const& context, int k) {
   std::vector<std::int64_t> result{0, 1, k - 1, k, k + 1, 2 * k + 1, 3 * k, 1000 + k};
-  if (context.scope() == Scope::full)
+  if (context.scope() == Scope::full) {
     for (std::int64_t n = 2; n < 3 * k; ++n) result.push_back(n);
+    result.push_back(70000 + k);
+  }
   std::sort(result.begin(), result.end());
   result.erase(std::unique(result.begin(), result.end()), result.end());
   return result;

@@ -207,6 +207,19 @@ Outcome check_evaluation(Context const& context) {
       }
     }
   }
+  // On ties the first class is meant: with all parameters zero every image is of class 0.
+  setup.test            = all;
+  std::int64_t const of = std::count(all.labels.begin(), all.labels.end(), std::uint8_t(0));
+  for (WorldShape const& shape : context.few_worlds()) {
+    comm::Communicator world = context.world(shape);
+    Trainer trainer(world, setup.network, setup.train, setup.test, setup.options);
+    trainer.restore(std::vector<float>(setup.start.size(), 0.0f), 0);
+    std::int64_t const count = trainer.count_correct();
+    if (count != of)
+      return Outcome::failure("k = " + std::to_string(world.size()) + ": " + std::to_string(count) +
+                              " correct with equal logits, expected " + std::to_string(of) + ", the images of class 0");
+    ++counts;
+  }
   return Outcome::success(std::to_string(counts) + " counts of up to " + std::to_string(sizes.back()) +
                           " images: the same integers");
 }

@@ -249,6 +249,34 @@ Outcome check_replicas(Context const& context) {
                           " steps: equal; a flipped bit on rank " + last + " is named with step and tensor");
 }
 
+namespace {
+
+// The recipe's start: weights normal(0, 0.01), biases 0. Mean and deviation of a tensor's n values within five of their
+// own deviations, 0.01 / sqrt(n) and 0.01 / sqrt(2 n).
+Outcome check_start(Network const& network, std::vector<float> const& start) {
+  for (Layer const& layer : network.layers) {
+    if (layer.weight < 0) continue;
+    Tensor const &weight = network.tensors[std::size_t(layer.weight)], &bias = network.tensors[std::size_t(layer.bias)];
+    for (std::int64_t i = 0; i < bias.count; ++i)
+      if (start[std::size_t(bias.offset + i)] != 0)
+        return Outcome::failure(bias.name + " does not start at 0", 0, bias.name);
+    double sum = 0, squares = 0, n = double(weight.count);
+    for (std::int64_t i = 0; i < weight.count; ++i) {
+      double const value = start[std::size_t(weight.offset + i)];
+      sum += value;
+      squares += value * value;
+    }
+    double const deviation = std::sqrt(squares / n);
+    if (!(std::abs(sum / n) <= 5 * 0.01 / std::sqrt(n)) || !(std::abs(deviation - 0.01) <= 5 * 0.01 / std::sqrt(2 * n)))
+      return Outcome::failure(weight.name + " starts with mean " + format(sum / n) + " and deviation " +
+                                  format(deviation) + ", expected 0 and 0.01",
+                              0, weight.name);
+  }
+  return Outcome::success("");
+}
+
+}  // namespace
+
 Outcome check_repeat(Context const& context) {
   Setup setup              = small_setup(context);
   setup.start              = {};
@@ -262,6 +290,7 @@ Outcome check_repeat(Context const& context) {
                                   describe(difference) + " in the first",
                               std::int64_t(s), difference.tensor);
   }
+  if (Outcome const start = check_start(setup.network, first.parameters[0]); same.passed && !start.passed) same = start;
   same = together(world, same);
   if (!same.passed) return same;
   ++setup.options.seed;
