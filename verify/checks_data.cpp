@@ -102,8 +102,8 @@ Audit audit(comm::Communicator& world, Setup const& setup) {
 
 Outcome check_samples(Context const& context) {
   std::vector<Case> cases{{45, 16}};
-  if (context.scope() != Scope::fault) cases.insert(cases.end(), {{10, 4}, {257, 256}, {5, 1}});
-  if (context.scope() == Scope::full) cases.insert(cases.end(), {{600, 96}, {33, 33}});
+  if (context.scope() != Scope::fault) cases.insert(cases.end(), {{10, 4}, {257, 256}, {5, 1}, {600, 560}});
+  if (context.scope() == Scope::full) cases.insert(cases.end(), {{600, 96}, {33, 33}, {1100, 1100}});
   std::int64_t runs = 0;
   for (Case const& sizes : cases) {
     Setup const setup        = audit_setup(context, sizes);

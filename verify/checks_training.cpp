@@ -305,16 +305,17 @@ namespace {
 
 // Trains until a rank stops the run, with a value that is not finite in a gradient row of one rank in one step.
 Outcome stop_by(float poison, Context const& context, comm::Communicator& world, Setup setup) {
-  std::int64_t const step = 3;                               // the short minibatch of 13 images
-  int const rank          = std::min(world.size(), 13) - 1;  // the last that has images
-  Tensor const& tensor    = setup.network.tensors[4];
-  setup.options.hook      = context.hook([&](StepState& state) {
+  std::int64_t const step   = 3;  // the short minibatch
+  std::int64_t const shards = ShardPlan::for_batch(setup.train.count % setup.options.batch).shards;
+  int const rank            = int(std::min<std::int64_t>(world.size(), shards)) - 1;  // the last that has some
+  Tensor const& tensor      = setup.network.tensors[4];
+  setup.options.hook        = context.hook([&](StepState& state) {
     if (state.stage != Stage::computed || state.step != step || state.rank != rank) return;
     std::vector<float> rows          = to_host(state.space, state.rows);
     rows[std::size_t(tensor.offset)] = poison;
     copy_in(state.space, state.rows, rows);
   });
-  std::string const at    = describe(world, setup.options) +
+  std::string const at      = describe(world, setup.options) +
                          (setup.options.reduction == Reduction::exact ? ", exact, " : ", float, ") +
                          (std::isnan(poison) ? "NaN" : "Inf") + " on rank " + std::to_string(rank) + " in step " +
                          std::to_string(step) + ": ";

@@ -139,8 +139,9 @@ class Run {
     auto const context = [&] {
       return Context(m_runtime, m_settings.quick ? Scope::quick : Scope::full, int(m_settings.devices), plant());
     };
+    auto const shapes = context().worlds();
     std::vector<std::string> worlds;
-    for (WorldShape const& shape : context().worlds()) worlds.push_back(std::to_string(shape.devices));
+    for (WorldShape const& shape : shapes) worlds.push_back(std::to_string(shape.devices));
     worlds.erase(std::unique(worlds.begin(), worlds.end()), worlds.end());
     if (!m_settings.plant.empty()) say("planted : %s\n", m_settings.plant.c_str());
     say("world : %d process%s x %s devices\n\n%-12s %-6s %8s  %s\n", m_runtime.processes(),

@@ -29,7 +29,7 @@ Setup setup_of(Context const& context, Network network, std::int64_t images, std
 }  // namespace
 
 Setup small_setup(Context const& context) {
-  return setup_of(context, small_network(), 45, 16, 7);
+  return setup_of(context, small_network(), 153, 60, 7);
 }
 
 Setup chapter_setup(Context const& context) {

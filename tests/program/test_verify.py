@@ -21,6 +21,7 @@ class Verify(unittest.TestCase):
         done = program.run("verify", "--quick")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(list(lines_of(done.stdout)), CHECKS)
+        self.assertIn("world : 1 process x 2, 3, 5, 8 devices\n", done.stdout)
         self.assertIn("15 of 15 checks passed", done.stdout)
         self.assertTrue(done.stdout.endswith("VERIFICATION: PASSED\n"), done.stdout)
 
