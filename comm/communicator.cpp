@@ -51,6 +51,26 @@ Schedule broadcast_schedule(int ranks) {
   return schedule;
 }
 
+// Neighbours are the ranks of a pair; they read the half that the other does not write. Of an odd number the last rank
+// reads from the one before it.
+Schedule exchange_schedule(int ranks, bool everyone) {
+  Schedule schedule;
+  schedule.algorithm = everyone ? "exchange" : "exchange one way";
+  schedule.ranks     = ranks;
+  schedule.chunks    = everyone ? 2 : 1;
+  schedule.steps     = 1;
+  for (int r = 0; r < ranks && ranks > 1; ++r) {
+    if (!everyone && r != 1) continue;
+    Transfer transfer;
+    transfer.source      = (r ^ 1) < ranks ? r ^ 1 : r - 1;
+    transfer.destination = r;
+    transfer.chunk       = everyone && r % 2 == 0 ? 1 : 0;
+    transfer.action      = Action::reduce;
+    schedule.transfers.push_back(transfer);
+  }
+  return schedule;
+}
+
 }  // namespace
 
 struct Communicator::Impl {
@@ -103,11 +123,14 @@ struct Communicator::Impl {
     shape->op        = op;
     shape->type      = type;
     shape->count     = count;
-    shape->label     = (algorithm == "broadcast" ? "broadcast" : "allreduce " + shape->algorithm + " " + name_of(op)) +
-                   " " + name_of(type) + "[" + std::to_string(count) + "]";
+    bool const own   = algorithm == "broadcast" || algorithm == "exchange" || algorithm == "exchange one way";
+    shape->label     = (own ? shape->algorithm : "allreduce " + shape->algorithm + " " + name_of(op)) + " " +
+                   name_of(type) + "[" + std::to_string(count) + "]";
     Schedule schedule;
     if (algorithm == "broadcast") {
       schedule = broadcast_schedule(size());
+    } else if (own) {
+      schedule = exchange_schedule(size(), algorithm == "exchange");
     } else if (algorithm == "mpi") {
       LOCKSTEP_THROW_IF(placement.processes == 1, ExitCode::usage,
                         "algorithm 'mpi' in a world of one process; expected several");
@@ -441,7 +464,7 @@ struct Communicator::Impl {
   std::string transport() const {
     if (placement.processes == 1) return "in-process";
     if (!shared.usable()) return "messages";
-    return one_memory() ? "shared memory" : "shared memory inside nodes, messages between";
+    return one_memory() ? "shared memory" : "shared memory and messages";
   }
 
   CommunicatorOptions options;
@@ -494,15 +517,14 @@ int Communicator::ranks_per_node() const {
 }
 
 std::vector<std::string> Communicator::algorithms() const {
-  std::vector<std::string> names = algorithm_names();
-  if (m_impl->one_memory()) names.push_back("fused");
-  if (processes() > 1) names.push_back("mpi");
+  auto names = algorithm_names();
+  if (m_impl->one_memory()) names.emplace_back("fused");
+  if (processes() > 1) names.emplace_back("mpi");
   return names;
 }
+
 std::string Communicator::transport() const {
-  if (processes() == 1) return "in-process";
-  if (m_impl->one_memory()) return "shared memory";
-  return m_impl->shared.usable() ? "shared memory and messages" : "messages";
+  return m_impl->transport();
 }
 
 namespace {
@@ -581,6 +603,14 @@ std::vector<Buffer<T>> Communicator::allocate(std::string const& label, std::int
   return buffers;
 }
 
+void Communicator::exchange(std::vector<Buffer<float>> const& buffers, bool everyone) {
+  auto& impl               = *m_impl;
+  std::int64_t const count = common_length(buffers, local_size());
+  for (std::size_t d = 0; d < impl.spaces.size(); ++d)
+    impl.inputs[d] = impl.outputs[d] = reinterpret_cast<char*>(buffers[d].data());
+  impl.run(impl.shape_of(everyone ? "exchange" : "exchange one way", Op::sum, Type::float32, count));
+}
+
 void Communicator::agree(std::string_view what, std::uint64_t value) {
   World::Statement mine{value, {}};
   std::snprintf(mine.text, sizeof mine.text, "%016llx", static_cast<unsigned long long>(value));
@@ -601,6 +631,22 @@ std::vector<std::uint64_t> Communicator::gather(std::uint64_t value) {
 
 void Communicator::barrier() {
   m_impl->world.barrier("barrier");
+}
+void Communicator::align() {
+  auto& impl = *m_impl;
+  if (impl.placement.processes == 1 || !impl.one_memory()) return;
+  std::int64_t const base = impl.shared.begin(1);
+  impl.world.enter("align", 0);
+  impl.shared.publish_ready(base + 1);
+  impl.shared.wait_all_ready(base + 1);
+  impl.world.leave();
+}
+
+int Communicator::usable_cores() const {
+  return processes() == 1 ? 1 : m_impl->world.cores();
+}
+bool Communicator::oversubscribed() const {
+  return m_impl->world.oversubscribed();
 }
 Traffic Communicator::traffic() const {
   return m_impl->traffic;

@@ -64,6 +64,9 @@ class Communicator {
   // What allreduce accepts here: algorithm_names(); `fused` where all ranks share one memory (one pass: every rank sums
   // its part of all vectors, from rank 0 up, and writes it to all); `mpi` (MPI_Allreduce) among several processes.
   std::vector<std::string> algorithms() const;
+  int usable_cores()
+      const;  // of this node, by all its processes together; for devices of one process: 1, they take turns
+  bool oversubscribed() const;  // more processes than cores
   // "in-process", "messages", "shared memory" ...
   std::string transport() const;
 
@@ -86,6 +89,10 @@ class Communicator {
   template <class T>
   void broadcast(std::vector<Buffer<T>> const& buffers);
 
+  // What probes of the machine time. One step: every rank adds half of its neighbour's vector to its own (`everyone`),
+  // or rank 1 alone adds rank 0's. Leaves its sums in the buffers.
+  void exchange(std::vector<Buffer<float>> const& buffers, bool everyone);
+
   // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. One value per
   // process.
   void agree(std::string_view what, std::uint64_t value);
@@ -93,6 +100,8 @@ class Communicator {
   std::vector<double> gather(double value);
   std::vector<std::uint64_t> gather(std::uint64_t value);
   void barrier();
+  // After a barrier: returns at nearly the same moment everywhere, where ranks share a memory.
+  void align();
 
   Traffic traffic() const;
   double seconds() const;  // host time spent in allreduce and broadcast

@@ -119,7 +119,8 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
     if (other.size != size || other.first != p / size * size) m_processes_per_node = 0;
     if (other.first == first) CPU_OR(&cores, &cores, &other.cores);
   }
-  m_oversubscribed = size > CPU_COUNT(&cores);
+  m_cores          = CPU_COUNT(&cores);
+  m_oversubscribed = size > m_cores;
   m_spins          = m_oversubscribed ? 1 : 2000;
 
   // Only where process numbers mean the same to all of the node (not one container each) can the dead be told.

@@ -43,7 +43,9 @@ class World {
   int processes() const { return m_processes; }
   bool on_node(int process) const { return m_status[std::size_t(process)] != nullptr; }
   int processes_per_node() const { return m_processes_per_node; }  // 0 if nodes differ
-  std::string ranks_of(int process) const;                         // "rank 3", "ranks 4..5"
+  int cores() const { return m_cores; }                            // of this node, for its processes
+  bool oversubscribed() const { return m_oversubscribed; }
+  std::string ranks_of(int process) const;  // "rank 3", "ranks 4..5"
 
   // The collective that waits report.
   void enter(char const* label, std::uint64_t signature);
@@ -148,6 +150,7 @@ class World {
 
   int m_process = 0, m_processes = 1, m_local_size = 1, m_processes_per_node = 1;
   int m_spins            = 0;
+  int m_cores            = 1;
   bool m_oversubscribed  = false;
   bool m_sees_pids       = false;
   std::int64_t m_timeout = 0;  // nanoseconds

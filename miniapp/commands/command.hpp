@@ -33,6 +33,7 @@ std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_
 bool is_on(std::string const& option, std::string const& value);
 
 extern Command const train_command;
+extern Command const allreduce_command;
 extern Command const schedule_command;
 extern Command const simulate_command;
 extern Command const info_command;

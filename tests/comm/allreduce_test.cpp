@@ -153,8 +153,9 @@ void sweep_type(Setting const& setting, Communicator& world) {
   for (auto const& algorithm : world.algorithms())
     for (std::int64_t count : lengths(world.size()))
       for (Op op : {Op::sum, Op::max, Op::min}) {
-        // All combinations of the others would take long and find no more: they take turns.
+        // All combinations would take long and find no more: they take turns.
         ++round;
+        if (world.processes() > 3 && round % 3 != int(op)) continue;
         bool const in_place       = round % 2;
         std::int64_t const offset = round / 2 % 2;
         EXPECT_EQ(wrong_elements<T>(world, algorithm, op, count, in_place, offset, round), 0)

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a communicator's ranks and paths can do, from small probes: rates of memory, time of one step, of a message. The
+// models of cost.hpp are fitted from these alone, never from an allreduce.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.hpp"
+#include "comm/cost.hpp"
+
+namespace lockstep::comm {
+
+class Probe {
+ public:
+  // Collective; takes tens of milliseconds for each factor of four up to `most_bytes` per rank. The same on all ranks.
+  Probe(Communicator& world, std::int64_t most_bytes, int repeats = 7);
+
+  struct Point {
+    std::int64_t bytes;      // vector length per rank
+    double everyone, alone;  // seconds of the exchange by all ranks, and by one
+    double fastest;          // of the repeats, by all ranks
+  };
+  std::vector<Point> const& points() const { return m_points; }
+  bool is_memory() const { return m_memory; }         // else a network of messages
+  double step_seconds() const { return m_step; }      // of a schedule, with next to no data
+  double signal_seconds() const { return m_signal; }  // until all ranks know of all others that they are there
+  double copy_rate() const {
+    return m_copy;
+  }  // bytes read and written per second by one rank, alone; the longest vector
+  double add_rate() const { return m_add; }
+
+  // Models for vectors of `bytes` per rank: rates depend on which cache they fit.
+  SharedMemoryModel memory(std::int64_t bytes, bool fastest = false) const;
+  NetworkModel network(std::int64_t bytes, bool fastest = false) const;
+
+  Seconds predict(std::string_view algorithm, ScheduleRequest const& request, int element_bytes) const;  // or `fused`
+  Seconds bounds(ScheduleRequest const& request, int element_bytes) const;
+
+ private:
+  Point at(std::int64_t bytes) const;
+
+  std::vector<Point> m_points;
+  int m_ranks, m_cores;
+  bool m_memory;
+  double m_step = 0, m_signal = 0, m_copy = 0, m_add = 0;
+};
+
+// Seconds from a common start to the last rank's end of `calls` calls of f; the same on all ranks. Collective. With one
+// clock for all (one node) the start is when the first rank starts; else every rank has its own start.
+template <class F>
+double time_together(Communicator& world, std::int64_t calls, F&& f, double* skew = nullptr);
+
+// Seconds on a clock that processes of a node share.
+double clock_seconds();
+void start_together(Communicator& world);
+double longest(Communicator& world, double start, double end, double* skew);
+
+template <class F>
+double time_together(Communicator& world, std::int64_t calls, F&& f, double* skew) {
+  start_together(world);
+  double const start = clock_seconds();
+  for (std::int64_t i = 0; i < calls; ++i) f();
+  double const end = clock_seconds();
+  return longest(world, start, end, skew);
+}
+
+}  // namespace lockstep::comm
