@@ -73,14 +73,17 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
   check(MPI_Initialized(&initialized), "MPI_Initialized");
   check(MPI_Finalized(&finalized), "MPI_Finalized");
   if (initialized && !finalized && !options.alone) {
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &m_comm), "MPI_Comm_dup");
-    check(MPI_Comm_set_errhandler(m_comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    check(MPI_Comm_rank(m_comm, &m_process), "MPI_Comm_rank");
-    check(MPI_Comm_size(m_comm, &m_processes), "MPI_Comm_size");
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &m_process), "MPI_Comm_rank");
+    check(MPI_Comm_size(MPI_COMM_WORLD, &m_processes), "MPI_Comm_size");
   }
   if (m_processes == 1) return;
   m_status.assign(std::size_t(m_processes), nullptr);
   m_status[std::size_t(m_process)] = &m_own;
+  assemble();
+
+  Blocking const deadline(*this);
+  check(MPI_Comm_dup(MPI_COMM_WORLD, &m_comm), "MPI_Comm_dup");
+  check(MPI_Comm_set_errhandler(m_comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 
   check(MPI_Comm_split_type(m_comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &m_node), "MPI_Comm_split_type");
   if (options.processes_per_node > 0) {
@@ -131,6 +134,40 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
 #endif
 }
 
+#ifdef LOCKSTEP_HAVE_MPI
+// All processes report to the first, which answers when all have: it can so name those that do not come. Before there
+// is a communicator or memory of our own.
+void World::assemble() {
+  constexpr int tag = 0x10c5;
+  std::strncpy(m_mine->label, "start", sizeof m_mine->label - 1);
+  int const others = m_process == 0 ? m_processes - 1 : 1;
+  std::vector<MPI_Request> requests(static_cast<std::size_t>(others));
+  auto const exchange = [&](bool receive) {
+    for (int i = 0; i < others; ++i) {
+      int const peer = m_process == 0 ? i + 1 : 0;
+      auto* request  = &requests[std::size_t(i)];
+      if (receive)
+        check(MPI_Irecv(nullptr, 0, MPI_BYTE, peer, tag, MPI_COMM_WORLD, request), "MPI_Irecv");
+      else
+        check(MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, MPI_COMM_WORLD, request), "MPI_Isend");
+    }
+    for (int i = 0; i < others; ++i)
+      wait(
+          [&] {
+            int done = 0;
+            check(MPI_Test(&requests[std::size_t(i)], &done, MPI_STATUS_IGNORE), "MPI_Test");
+            return done != 0;
+          },
+          m_process == 0 ? i + 1 : 0);
+  };
+  std::int64_t const timeout = m_timeout;
+  if (m_process != 0) m_timeout += 1000 * millisecond;  // the first process knows better who is missing
+  exchange(m_process == 0);
+  exchange(m_process != 0);
+  m_timeout = timeout;
+}
+#endif
+
 World::~World() {
   if (m_watchdog.joinable()) {
     m_watching = false;
@@ -172,7 +209,7 @@ World::Blocking::Blocking(World& world) : m_world(world) {
       }
     });
   }
-  world.m_blocked_since.store(now_ns(), std::memory_order_release);
+  m_outer = world.m_blocked_since.exchange(now_ns());
 }
 
 std::string World::ranks_of(int process) const {
@@ -441,6 +478,7 @@ World::Shared World::allocate_shared(std::int64_t bytes) {
   Shared shared;
 #ifdef LOCKSTEP_HAVE_MPI
   if (m_processes == 1) return shared;
+  Blocking const deadline(*this);
   void* base     = nullptr;
   int const code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, MPI_INFO_NULL, m_node, &base, &shared.window);
   // All processes of the world must know whether it worked for all.

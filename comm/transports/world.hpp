@@ -71,10 +71,11 @@ class World {
   class Blocking {
    public:
     explicit Blocking(World& world);
-    ~Blocking() { m_world.m_blocked_since.store(0, std::memory_order_release); }
+    ~Blocking() { m_world.m_blocked_since.store(m_outer); }
 
    private:
     World& m_world;
+    std::int64_t m_outer = 0;  // when an enclosing one began
   };
 
   // False while an exception unwinds this process: the others may not come to free what only all can free.
@@ -144,6 +145,7 @@ class World {
   std::vector<int> least_advanced() const;
   bool is_dead(int process) const;
   std::string state_of(int process) const;
+  void assemble();
   void check_same_executable();
   void check_signatures() const;
   void speak(std::string const& message) const;

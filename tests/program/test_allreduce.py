@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""lockstep allreduce: the table, the record, the exit codes; and jobs that lose a rank in the middle of a sweep or of
+a training run."""
+import json
+import os
+import signal
+import subprocess
+import time
+import unittest
+
+from program import LOCKSTEP, MPIEXEC, run
+
+
+def strict(text):
+    """JSON without NaN or Infinity."""
+    def refuse(constant):
+        raise ValueError(constant)
+    return json.loads(text, parse_constant=refuse)
+
+
+class Benchmark(unittest.TestCase):
+    def check_record(self, record, ranks, algorithms):
+        self.assertEqual(record["schema"], "allreduce-bench/1")
+        self.assertEqual(record["host"]["ranks"], ranks)
+        self.assertGreater(record["calib"]["alpha_us"], 0)
+        self.assertEqual({row["algo"] for row in record["rows"]}, set(algorithms))
+        self.assertEqual(record["summary"]["exit"], 0)
+        for row in record["rows"]:
+            self.assertEqual(row["status"], "ok", row)
+            self.assertEqual(row["check"]["wrong"], 0)
+            self.assertIs(row["check"]["ranks_same_bits"], True)
+            self.assertIs(row["check"]["guard_ok"], True)
+            self.assertGreater(row["time_us"]["p50"], 0)
+            self.assertLessEqual(row["time_us"]["min"], row["time_us"]["p50"])
+            self.assertLessEqual(row["time_us"]["p50"], row["time_us"]["p99"])
+            self.assertEqual(row["bytes"], row["count"] * (4 if row["dtype"] == "float" else 8))
+            if row["algo"] not in ("mpi", "nccl"):
+                self.assertEqual(row["check"]["rounding_wrong"], 0)
+                self.assertIsNotNone(row["model"]["predicted_us"])
+            if ranks == 1:
+                self.assertIsNone(row["busbw_gbs"])
+            else:
+                self.assertAlmostEqual(row["busbw_factor"], 2 * (ranks - 1) / ranks)
+
+    def test_in_process(self):
+        for devices in (1, 3):
+            result = run("allreduce", "--devices", str(devices), "-e", "64K", "-f", "64", "-n", "3", "-d", "all", "-o", "all",
+                                 "--json", "-")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            record = strict(result.stdout)
+            self.check_record(record, devices, [r["algo"] for r in record["rows"]])
+            self.assertIn("fused", [r["algo"] for r in record["rows"]])
+            self.assertIn("VERIFICATION: PASSED", result.stderr)
+            self.assertIn("# Out of bounds values : 0 OK", result.stderr)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_transports_agree(self):
+        hashes = {}
+        for transport in ("shared-memory", "messages"):
+            result = run("allreduce", "-t", transport, "-a", "ring,naive,mpi", "-b", "4000", "-e", "400000", "-f", "100", "-n", "2",
+                                 "--json", "-", ranks=3)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            record = strict(result.stdout)
+            self.check_record(record, 3, ["ring", "naive", "mpi"])
+            for row in record["rows"]:
+                if row["algo"] != "mpi":
+                    hashes.setdefault((row["algo"], row["bytes"]), set()).add(row["check"]["result_hash"])
+        for key, values in hashes.items():
+            self.assertEqual(len(values), 1, key)
+
+    def test_columns_in_the_order_of_nccl_tests(self):
+        result = run("allreduce", "--devices", "2", "-b", "1K", "-e", "1K", "-a", "ring", "-n", "2")
+        row = [line for line in result.stdout.splitlines() if line and line[0] == " "][0].split()
+        self.assertEqual(row[:5], ["1024", "256", "float", "sum", "-1"])
+        for place in (5, 9):
+            microseconds, algbw, busbw = (float(x) for x in row[place:place + 3])
+            self.assertAlmostEqual(algbw, 1024 / microseconds * 1e-3, delta=algbw * 0.01 / microseconds + 0.011)
+            self.assertAlmostEqual(busbw, algbw, delta=0.02)  # 2 (k - 1) / k = 1
+            self.assertEqual(row[place + 3], "0")
+        self.assertEqual(row[13], "ring")
+
+    def test_bad_options(self):
+        for options in (["-a", "rong"], ["-d", "half"], ["-b", "8", "-e", "4"], ["-t", "pigeon"], ["-f", "1"], ["-o", "avg"]):
+            result = run("allreduce", *options)
+            self.assertEqual(result.returncode, 2, options)
+            self.assertIn("expected", result.stderr)
+            self.assertEqual(len(result.stderr.strip().splitlines()), 1, result.stderr)
+
+
+@unittest.skipUnless(MPIEXEC, "built without MPI")
+class LostRank(unittest.TestCase):
+    """A rank of four is killed, or stopped, in the middle."""
+
+    timeout = 3
+
+    def lose(self, how, *arguments):
+        command = MPIEXEC + ["4", LOCKSTEP, *arguments, "--timeout", str(self.timeout)]
+        job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        ranks = []
+        deadline = time.monotonic() + 60
+        while len(ranks) < 4 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            ranks = children(job.pid, LOCKSTEP)
+        self.assertEqual(len(ranks), 4)
+        time.sleep(2)
+        victim = next(pid for pid in ranks if rank_of(pid) == 2)
+        lost = time.monotonic()
+        os.kill(victim, how)
+        output, _ = job.communicate(timeout=60)
+        self.assertLess(time.monotonic() - lost, self.timeout + 2, output)
+        self.assertNotEqual(job.returncode, 0, output)
+        # A rank that the launcher ends while it computes prints nothing; the launcher then names the one that was killed.
+        lines = [line for line in output.splitlines() if line.startswith("lockstep: ") or "exited on signal" in line]
+        self.assertTrue(lines, output)
+        self.assertIn("rank 2", lines[0])
+
+    def test_killed_in_a_sweep(self):
+        self.lose(signal.SIGKILL, "allreduce", "-b", "1M", "-e", "1M", "-n", "100000", "-a", "ring,fused,tree")
+
+    def test_stopped_in_a_sweep(self):
+        self.lose(signal.SIGSTOP, "allreduce", "-b", "64K", "-e", "64K", "-n", "100000", "-a", "ring,fused,tree")
+
+    def test_stopped_while_training(self):
+        self.lose(signal.SIGSTOP, "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000")
+
+    def test_killed_while_training(self):
+        self.lose(signal.SIGKILL, "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000")
+
+
+def children(pid, name):
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                parent = int(file.read().rsplit(")", 1)[1].split()[1])
+            if parent == pid and os.readlink(f"/proc/{entry}/exe") == os.path.realpath(name):
+                found.append(int(entry))
+        except OSError:
+            pass
+    return found
+
+
+def rank_of(pid):
+    with open(f"/proc/{pid}/environ") as file:
+        variables = dict(item.split("=", 1) for item in file.read().split("\0") if "=" in item)
+    return int(variables.get("OMPI_COMM_WORLD_RANK", variables.get("PMI_RANK", -1)))
+
+
+if __name__ == "__main__":
+    unittest.main()
