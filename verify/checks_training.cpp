@@ -81,8 +81,10 @@ Outcome check_training(Context const& context) {
   double const a_step                  = network_bound(setup.network, setup.options.batch);
   std::vector<WorldShape> const worlds = context.few_worlds();
   Allowance allowance;
+  int largest = 0;
   for (WorldShape const& shape : worlds) {
     comm::Communicator world = context.world(shape);
+    largest                  = std::max(largest, world.size());
     auto const compare       = [&](Trainer& trainer, StepResult const& result) -> std::optional<Outcome> {
       if (result.step == 0) return std::nullopt;
       std::size_t const s  = std::size_t(result.step);
@@ -102,8 +104,9 @@ Outcome check_training(Context const& context) {
     };
     if (auto const failure = run_training(world, setup, compare)) return *failure;
   }
-  return Outcome::success(std::to_string(setup.steps) + " steps on " + std::to_string(worlds.size()) +
-                          " worlds: at most " + format(allowance.worst) + " of the allowed distance");
+  return Outcome::success(std::to_string(setup.steps) + " steps on k = " + std::to_string(largest) + " devices" +
+                          (worlds.size() > 1 ? " and fewer" : "") + ": at most " + format(allowance.worst) +
+                          " of the allowed distance");
 }
 
 namespace {

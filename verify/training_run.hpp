@@ -37,7 +37,8 @@ using AfterStep = std::function<std::optional<Outcome>(Trainer&, StepResult cons
 std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setup, AfterStep const& after);
 Trajectory record(comm::Communicator& world, Setup const& setup);
 
-// The same in float64 plain loops: gradient descent by the recipe, one image after the other.
+// The same in float64 plain loops: gradient descent by the recipe, one image after the other. The order of an epoch's
+// images is the program's own; the check `samples` is for that.
 struct ReferenceTrajectory {
   std::vector<double> losses;
   std::vector<Values> parameters;
