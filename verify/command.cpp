@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <limits>
 #include <sstream>
 
 #include "miniapp/report.hpp"
@@ -108,8 +109,7 @@ class Run {
       passed = passed && result.outcome.passed;
       succeeded += result.outcome.passed;
     }
-    say("\n%zu of %zu %s\n", succeeded, m_results.size(),
-        m_settings.faults ? "as expected" : "checks passed");
+    say("\n%zu of %zu %s\n", succeeded, m_results.size(), m_settings.faults ? "as expected" : "checks passed");
     say("VERIFICATION: %s\n", passed ? "PASSED" : "FAILED");
     if (m_runtime.is_root()) {
       record["verification"] = as_json(m_results);
@@ -163,7 +163,7 @@ class Run {
       for (Caught const& caught : hunt(m_runtime, none, m_checks))
         healthy.outcome = Outcome::failure("false alarm of " + caught.check + ": " + caught.outcome.detail);
     });
-    say("\nwithout a fault: %s\n\n%-36s %-12s %4s  %s\n",
+    say("\nwithout a fault: %s\n\n%-38s %-12s %4s  %s\n",
         healthy.outcome.passed ? "no check sees one" : healthy.outcome.detail.c_str(), "fault", "caught by", "step",
         "seen by all of");
     m_results.push_back(healthy);
@@ -185,13 +185,16 @@ class Run {
       list.push_back({{"name", fault.name}, {"story", fault.story}, {"caught", entries}});
       if (caught.empty()) {
         result.outcome = Outcome::failure(std::string("no check sees it: ") + fault.story);
-        say("%-36s %-12s %4s  %s\n", fault.name, "NOBODY", "", fault.story);
+        say("%-38s %-12s %4s  %s\n", fault.name, "NOBODY", "", fault.story);
       } else {
-        Outcome const& first = caught.front().outcome;
-        result.outcome =
-            Outcome::success("seen by " + joined(seen_by.back()) + "; " + caught.front().check + ": " + first.detail);
-        say("%-36s %-12s %4s  %s\n", fault.name, caught.front().check.c_str(),
-            first.step >= 0 ? std::to_string(first.step).c_str() : "-", joined(seen_by.back()).c_str());
+        std::string step      = "-";  // the earliest in which a check that has steps sees it
+        std::int64_t earliest = std::numeric_limits<std::int64_t>::max();
+        for (Caught const& one : caught)
+          if (one.outcome.step >= 0 && one.outcome.step < earliest) step = std::to_string(earliest = one.outcome.step);
+        result.outcome = Outcome::success("seen by " + joined(seen_by.back()) + "; " + caught.front().check + ": " +
+                                          caught.front().outcome.detail);
+        say("%-38s %-12s %4s  %s\n", fault.name, caught.front().check.c_str(), step.c_str(),
+            joined(seen_by.back()).c_str());
       }
       m_results.push_back(std::move(result));
     }
