@@ -37,5 +37,6 @@ extern Command const allreduce_command;
 extern Command const schedule_command;
 extern Command const simulate_command;
 extern Command const info_command;
+extern Command const bench_command;
 
 }  // namespace lockstep

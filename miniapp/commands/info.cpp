@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "miniapp/commands/command.hpp"
+#include "miniapp/commands/kernel_table.hpp"
 #include "miniapp/data/dataset.hpp"
 #include "miniapp/report.hpp"
 #include "miniapp/runtime.hpp"
@@ -14,7 +15,8 @@ namespace po = boost::program_options;
 
 struct Settings {
   std::string json;
-  bool force = false;
+  std::int64_t threads;
+  bool roofline = false, force = false;
 };
 
 Fact data_found() {
@@ -47,6 +49,10 @@ ExitCode report(Settings const& settings, Runtime const& runtime) {
   for (auto const& line : kokkos_configuration()) out << "  " << line << '\n';
   auto record      = new_record("info", runtime);
   record["result"] = {{"data", data.value}, {"kokkos_configuration", kokkos_configuration()}};
+  if (settings.roofline) {
+    out << std::endl;
+    record["result"].update(kernel_table(Space(), 21, out));
+  }
   write_json(settings.json, record, settings.force);
   return ExitCode::success;
 }
@@ -54,12 +60,16 @@ ExitCode report(Settings const& settings, Runtime const& runtime) {
 ExitCode run(Arguments const& arguments) {
   Settings settings;
   po::options_description options("Options");
-  options.add_options()("json", po::value(&settings.json), "write a record to this file (-: standard output)")(
-      "force", po::bool_switch(&settings.force), "replace an existing record");
+  auto add = options.add_options();
+  add("roofline", po::bool_switch(&settings.roofline), "measure this machine's limits and each kernel's share of them");
+  add("threads", po::value(&settings.threads)->default_value(0), "threads (0: as for train)");
+  add("json", po::value(&settings.json), "write a record to this file (-: standard output)");
+  add("force", po::bool_switch(&settings.force), "replace an existing record");
   po::variables_map values;
   if (!parse(info_command, options, arguments, values)) return ExitCode::success;
+  in_range("--threads", settings.threads, 0, 4096);
   check_json_target(settings.json, settings.force);
-  return with_runtime(0, [&](Runtime const& runtime) { return report(settings, runtime); });
+  return with_runtime(int(settings.threads), [&](Runtime const& runtime) { return report(settings, runtime); });
 }
 
 }  // namespace

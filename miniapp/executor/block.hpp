@@ -9,7 +9,7 @@ namespace lockstep {
 
 // What a block needs of the plan, as plain data.
 struct BlockRunner {
-  Stage const* stages = nullptr;
+  Stage const* stages = nullptr;  // in device memory
   int stage_count     = 0;
   Shape full_input, input;
   int classes              = 0;
@@ -19,6 +19,23 @@ struct BlockRunner {
 
   std::uint8_t const* images = nullptr;
   std::uint8_t const* labels = nullptr;
+
+  BlockRunner() = default;
+  BlockRunner(Plan const& plan, Stage const* device_stages, std::uint8_t const* all_images,
+              std::uint8_t const* all_labels)
+      : stages(device_stages),
+        stage_count(int(plan.stages.size())),
+        full_input(plan.full_input),
+        input(plan.input),
+        classes(plan.classes),
+        parameters(plan.parameters),
+        gradient{plan.gradient[0], plan.gradient[1]},
+        dy(plan.dy),
+        conv(plan.conv),
+        transposed(plan.transposed),
+        losses(plan.losses),
+        images(all_images),
+        labels(all_labels) {}
 
   // indices: of `count` images in the data set. Leaves the logits [class][lane] in the work space and returns where.
   template <class P>

@@ -63,21 +63,6 @@ struct Executor::Impl {
   }
 
   BlockRunner runner(DeviceDataset const& data, Interval images) const {
-    BlockRunner r;
-    r.stages      = reinterpret_cast<Stage const*>(stages.data());
-    r.stage_count = int(plan.stages.size());
-    r.full_input  = plan.full_input;
-    r.input       = plan.input;
-    r.classes     = plan.classes;
-    r.parameters  = plan.parameters;
-    r.gradient[0] = plan.gradient[0];
-    r.gradient[1] = plan.gradient[1];
-    r.dy          = plan.dy;
-    r.conv        = plan.conv;
-    r.transposed  = plan.transposed;
-    r.losses      = plan.losses;
-    r.images      = data.images.data();
-    r.labels      = data.labels.data();
     LOCKSTEP_THROW_IF(std::int64_t(data.images.extent(0)) < data.count * plan.full_input.size() ||
                           std::int64_t(data.labels.extent(0)) < data.count,
                       ExitCode::usage,
@@ -88,7 +73,7 @@ struct Executor::Impl {
     LOCKSTEP_THROW_IF(images.begin < 0 || images.end > data.count || images.size() < 0, ExitCode::wrong_result,
                       "executor: images " + std::to_string(images.begin) + ".." + std::to_string(images.end) +
                           " of a data set of " + std::to_string(data.count));
-    return r;
+    return BlockRunner(plan, reinterpret_cast<Stage const*>(stages.data()), data.images.data(), data.labels.data());
   }
 
   void check_parameters(Buffer<const float> const& parameters) const {

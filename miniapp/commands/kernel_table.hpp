@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of kernels against the machine's limits, shared by `bench kernels` and `info --roofline`.
+#pragma once
+#include <ostream>
+
+#include "miniapp/executor/kernel_bench.hpp"
+#include "miniapp/report.hpp"
+
+namespace lockstep {
+
+// Measures and prints; returns {"machine": {...}, "kernels": [...]} for the record.
+nlohmann::ordered_json kernel_table(Space const& space, int samples, std::ostream& out);
+
+}  // namespace lockstep

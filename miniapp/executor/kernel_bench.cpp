@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "miniapp/executor/kernel_bench.hpp"
+
+#include <algorithm>
+#include <functional>
+
+#include "kernels/cost.hpp"
+#include "kernels/fingerprint.hpp"
+#include "kernels/gradient_sum.hpp"
+#include "kernels/kokkos_compat.hpp"
+#include "kernels/sgd.hpp"
+#include "miniapp/executor/block.hpp"
+
+namespace lockstep {
+namespace {
+
+using Policy = Kokkos::RangePolicy<Space>;
+
+std::int64_t workers_of(Space const& space) {
+  return std::min<std::int64_t>(space.concurrency(), 1024);
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+template <class T>
+Buffer<T> buffer(Space const& space, std::string const& label, std::int64_t size) {
+  return Buffer<T>(Kokkos::view_alloc(space, label), size);
+}
+
+// Runs until the space is idle again; seconds.
+template <class Work>
+double timed(Space const& space, Work const& work) {
+  Kokkos::Timer timer;
+  work();
+  fence(space, "lockstep::bench::timed");
+  return timer.seconds();
+}
+
+// Enough independent multiply-adds to hide their latency.
+struct PeakProbe {
+  static constexpr int accumulators = Pack::width >= 16 ? 24 : 12;
+  static constexpr int rounds       = 20000;
+  Space space;
+  Buffer<float> out;
+
+  explicit PeakProbe(Space const& s) : space(s), out(buffer<float>(s, "lockstep::bench::peak", workers_of(s) * 16)) {}
+
+  double flops_per_second() const {
+    auto const to        = out;
+    float const factor   = 0.999f;
+    auto const workers   = workers_of(space);
+    double const seconds = timed(space, [&] {
+      Kokkos::parallel_for(
+          "lockstep::bench::peak", Policy(space, 0, workers), KOKKOS_LAMBDA(std::int64_t worker) {
+            Pack sums[accumulators];
+            LOCKSTEP_UNROLL
+            for (int i = 0; i < accumulators; ++i) sums[i] = Pack(1.0f + float(i));
+            Pack const a(factor), b(1.0f - factor);
+            for (int round = 0; round < rounds; ++round) {
+              LOCKSTEP_UNROLL
+              for (int i = 0; i < accumulators; ++i) sums[i] = multiply_add(sums[i], a, b);
+            }
+            for (int i = 1; i < accumulators; ++i) sums[0] = sums[0] + sums[i];
+            float result[Pack::width];
+            sums[0].store(result);
+            to(worker * 16) = result[0];
+          });
+    });
+    return 2.0 * double(rounds) * accumulators * Pack::width * double(workers) / seconds;
+  }
+};
+
+// Of all threads, each reading its own `bytes` again and again.
+double read_bandwidth(Space const& space, std::int64_t bytes) {
+  constexpr int streams      = 8;
+  constexpr std::int64_t run = streams * Pack::width;
+  std::int64_t const floats = (bytes / 4 + run - 1) / run * run, workers = workers_of(space);
+  int const repeats = int(std::max<std::int64_t>(1, (std::int64_t(64) << 20) / (4 * floats)));
+  auto const from   = buffer<float>(space, "lockstep::bench::read", workers * floats);
+  auto const to     = buffer<float>(space, "lockstep::bench::sums", workers * 16);
+  std::vector<double> rates;
+  for (int sample = 0; sample < 9; ++sample)
+    rates.push_back(4.0 * double(floats) * repeats * double(workers) / timed(space, [&] {
+                      Kokkos::parallel_for(
+                          "lockstep::bench::read", Policy(space, 0, workers), KOKKOS_LAMBDA(std::int64_t worker) {
+                            float const* own      = from.data() + worker * floats;
+                            Pack sums[streams];
+                            LOCKSTEP_UNROLL
+                            for (int i = 0; i < streams; ++i) sums[i] = Pack(0.0f);
+                            for (int repeat = 0; repeat < repeats; ++repeat)
+                              for (std::int64_t at = 0; at < floats; at += run) {
+                                LOCKSTEP_UNROLL
+                                for (int i = 0; i < streams; ++i)
+                                  sums[i] = sums[i] + Pack::load(own + at + i * Pack::width);
+                              }
+                            for (int i = 1; i < streams; ++i) sums[0] = sums[0] + sums[i];
+                            float result[Pack::width];
+                            sums[0].store(result);
+                            to(worker * 16) = result[0];
+                          });
+                    }));
+  return median(rates);
+}
+
+enum class Part { load, forward, loss, output_gradient, weight_gradient, data_gradient, whole_forward, whole_block };
+
+// What one worker does, `repeats` times.
+struct BlockBench {
+  BlockRunner block;
+  Buffer<float> parameters, work, rows;
+  std::int64_t work_size, row_size;
+  Part part;
+  int stage, repeats;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
+    float* own = work.data() + worker * work_size;
+    GradientRows const to{rows.data() + worker * row_size, row_size, lanes, 1, false};
+    std::int64_t indices[lanes];
+    std::uint8_t const* images[lanes];
+    int labels[lanes];
+    for (int lane = 0; lane < lanes; ++lane) {
+      indices[lane] = lane;
+      images[lane]  = block.images + lane * block.full_input.size();
+      labels[lane]  = block.labels[lane];
+    }
+    Stage const& s      = block.stages[stage];
+    float const* values = parameters.data();
+    float const* x      = own + s.input;
+    float* y            = own + s.output;
+    std::uint8_t* flags = s.flags < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(own + s.flags);
+    float *d_out = own + block.gradient[0], *d_in = own + block.gradient[1];
+    float* dy = s.data_gradient ? own + block.dy : nullptr;
+    for (int repeat = 0; repeat < repeats; ++repeat) switch (part) {
+        case Part::load:
+          load_images<Pack>(images, block.input.channels, block.full_input.height, block.full_input.width,
+                            block.input.height, block.input.width, own + block.stages[0].input);
+          break;
+        case Part::forward:
+          if (s.kind == StageKind::conv2d)
+            conv2d_forward<Pack>(s.conv, x, values + s.weight, values + s.bias, y, flags);
+          else if (s.kind == StageKind::dense)
+            dense_forward<Pack>(s.dense, x, values + s.weight, values + s.bias, y);
+          else if (s.kind == StageKind::pool2d)
+            average_pool2d_forward<Pack>(s.pool, x, y);
+          break;
+        case Part::loss:
+          softmax_cross_entropy<Pack>(block.classes, own + block.stages[block.stage_count - 1].output, labels, lanes,
+                                      own + block.losses, d_out);
+          break;
+        case Part::output_gradient:
+          conv2d_output_gradient<Pack>(s.conv, y, flags, d_out, 0, s.conv.out_channels, 0, s.conv.out_height,
+                                       own + block.dy, s.conv.out_plane());
+          break;
+        case Part::weight_gradient:
+          if (s.kind == StageKind::conv2d)
+            conv2d_weight_gradient<Pack>(s.conv, x, dy, y, flags, d_out, Conv2dWork(s.conv, own + block.conv), to,
+                                         s.weight, s.bias);
+          else
+            dense_weight_gradient<Pack>(s.dense, x, d_out, own + block.transposed, lanes, to, s.weight, s.bias);
+          break;
+        case Part::data_gradient:
+          if (s.kind == StageKind::conv2d)
+            conv2d_data_gradient<Pack>(s.conv, own + block.dy, values + s.weight, d_in);
+          else if (s.kind == StageKind::dense)
+            dense_data_gradient<Pack>(s.dense, d_out, values + s.weight, d_in);
+          else if (s.kind == StageKind::pool2d)
+            average_pool2d_backward<Pack>(s.pool, d_out, d_in);
+          break;
+        case Part::whole_forward:
+          block.forward<Pack>(indices, lanes, values, own);
+          break;
+        case Part::whole_block:
+          block.forward<Pack>(indices, lanes, values, own);
+          block.backward<Pack>(indices, lanes, values, own, to);
+          break;
+      }
+  }
+};
+
+}  // namespace
+
+MachineLimits measure_machine(Space const& space) {
+  MachineLimits limits;
+  PeakProbe const probe(space);
+  std::vector<double> rates;
+  for (int sample = 0; sample < 31; ++sample) rates.push_back(probe.flops_per_second());
+  limits.flops  = median(rates);
+  limits.l1     = read_bandwidth(space, 16 << 10);
+  limits.l2     = read_bandwidth(space, 256 << 10);
+  limits.shared = read_bandwidth(space, (8 << 20) / workers_of(space));
+
+  std::int64_t const floats = std::int64_t(32) << 20;
+  auto const from           = buffer<float>(space, "lockstep::bench::copy_from", floats);
+  auto const to             = buffer<float>(space, "lockstep::bench::copy_to", floats);
+  rates.clear();
+  for (int sample = 0; sample < 7; ++sample)
+    rates.push_back(8.0 * double(floats) / timed(space, [&] { Kokkos::deep_copy(space, to, from); }));
+  limits.copy = median(rates);
+  return limits;
+}
+
+std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples) {
+  Plan const plan(network);
+  std::int64_t const workers = workers_of(space), row = plan.parameters + 1,
+                     stage_bytes = plan.stages.size() * sizeof(Stage);
+  auto const stages              = buffer<char>(space, "lockstep::bench::stages", stage_bytes);
+  Kokkos::deep_copy(space, stages,
+                    HostBuffer<const char>(reinterpret_cast<char const*>(plan.stages.data()), stage_bytes));
+  auto const images = buffer<std::uint8_t>(space, "lockstep::bench::images", lanes * plan.full_input.size());
+  auto const labels = buffer<std::uint8_t>(space, "lockstep::bench::labels", lanes);
+  int const classes = plan.classes;
+  Kokkos::parallel_for(
+      "lockstep::bench::images", Policy(space, 0, images.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t i) { images(i) = std::uint8_t(i * 37 + i / 251); });
+  Kokkos::parallel_for(
+      "lockstep::bench::labels", Policy(space, 0, lanes),
+      KOKKOS_LAMBDA(std::int64_t i) { labels(i) = std::uint8_t(i % classes); });
+
+  BlockBench bench;
+  bench.block      = BlockRunner(plan, reinterpret_cast<Stage const*>(stages.data()), images.data(), labels.data());
+  bench.parameters = buffer<float>(space, "lockstep::bench::parameters", plan.parameters);
+  bench.work       = buffer<float>(space, "lockstep::bench::work", workers * plan.size);
+  bench.rows       = buffer<float>(space, "lockstep::bench::rows", workers * row);
+  bench.work_size  = plan.size;
+  bench.row_size   = row;
+  auto const parameters = bench.parameters;
+  Kokkos::parallel_for(
+      "lockstep::bench::parameters", Policy(space, 0, parameters.extent(0)),
+      KOKKOS_LAMBDA(std::int64_t i) { parameters(i) = 0.001f * float((i * 7919) % 201 - 100); });
+
+  PeakProbe const probe(space);
+  std::vector<KernelTime> times;
+  // run(repeats) once a sample, in turn with the peak; `cost` of one repeat; footprint: bytes that it works on.
+  auto const measure = [&](std::string name, Cost cost, double footprint, std::function<void(int)> const& run) {
+    run(1);
+    double const once = timed(space, [&] { run(1); });
+    int const repeats = std::max(1, int(1e-3 / std::max(once, 1e-7)));
+    std::vector<double> seconds, peaks;
+    for (int sample = 0; sample < samples; ++sample) {
+      peaks.push_back(probe.flops_per_second());
+      seconds.push_back(timed(space, [&] { run(repeats); }) / repeats);
+    }
+    times.push_back({std::move(name), cost.flops, cost.bytes, median(seconds), median(peaks),
+                     read_bandwidth(space, std::int64_t(footprint) / workers + 1)});
+  };
+  auto const measure_block = [&](std::string name, Cost cost, Part part, int stage) {
+    bench.part  = part;
+    bench.stage = stage;
+    measure(std::move(name), {cost.flops * double(workers), cost.bytes * double(workers)},
+            double(workers) * (cost.bytes > 0 ? cost.bytes : 4.0 * double(plan.size)), [&](int repeats) {
+              bench.repeats = repeats;
+              Kokkos::parallel_for("lockstep::bench::kernel", Policy(space, 0, workers), bench);
+            });
+  };
+
+  double const image_bytes = double(plan.input.size()) * lanes;
+  Cost forward, backward;
+  measure_block("whole block, forward", {}, Part::whole_forward, 0);
+  measure_block("whole block, forward + backward", {}, Part::whole_block, 0);
+  measure_block("load images", {0, 5.0 * image_bytes}, Part::load, 0);
+  int number[4]             = {0, 0, 0, 0};
+  char const* const kinds[] = {"conv2d", "dense", "pool2d", "relu"};
+  for (int s = 0; s < int(plan.stages.size()); ++s) {
+    Stage const& stage     = plan.stages[s];
+    std::string const name = kinds[int(stage.kind)] + std::string(" ") + std::to_string(++number[int(stage.kind)]);
+    auto const add         = [&](char const* what, Cost cost, Part part) {
+      (part == Part::forward ? forward : backward) = (part == Part::forward ? forward : backward) + cost;
+      measure_block(name + " " + what, cost, part, s);
+    };
+    if (stage.kind == StageKind::conv2d) {
+      add("forward", conv2d_forward_cost(stage.conv), Part::forward);
+      if (stage.data_gradient) add("output gradient", conv2d_output_gradient_cost(stage.conv), Part::output_gradient);
+      add("weight gradient", conv2d_weight_gradient_cost(stage.conv, stage.data_gradient), Part::weight_gradient);
+      if (stage.data_gradient) add("data gradient", conv2d_data_gradient_cost(stage.conv), Part::data_gradient);
+    } else if (stage.kind == StageKind::dense) {
+      add("forward", dense_cost(stage.dense), Part::forward);
+      add("weight gradient", dense_cost(stage.dense), Part::weight_gradient);
+      if (stage.data_gradient) add("data gradient", dense_cost(stage.dense), Part::data_gradient);
+    } else if (stage.kind == StageKind::pool2d) {
+      add("forward", average_pool2d_cost(stage.pool), Part::forward);
+      if (stage.data_gradient) add("data gradient", average_pool2d_cost(stage.pool), Part::data_gradient);
+    }
+  }
+  measure_block("softmax cross-entropy", {0, 8.0 * classes * lanes}, Part::loss, 0);
+  auto const all = [&](KernelTime& time, Cost cost) {
+    time.flops = cost.flops * double(workers);
+    time.bytes = cost.bytes * double(workers);
+  };
+  all(times[0], forward);
+  all(times[1], forward + backward);
+
+  // What follows on the whole step's buffers: 16 rows of gradients.
+  int const rows = 16;
+  TensorLayout layout{{0}};
+  for (auto const& tensor : network.tensors) layout.offsets.push_back(tensor.offset + tensor.count);
+  TensorLayout const tensors = layout;
+  layout.offsets.push_back(row);
+  GradientSum const sum(space, layout);
+  auto const all_rows  = buffer<float>(space, "lockstep::bench::all_rows", rows * row);
+  auto const gradient  = buffer<float>(space, "lockstep::bench::gradient", row);
+  auto const step      = buffer<float>(space, "lockstep::bench::step", plan.parameters);
+  auto const fixed     = buffer<std::int64_t>(space, "lockstep::bench::fixed", row);
+  auto const exponents = buffer<std::int64_t>(space, "lockstep::bench::exponents", layout.tensors());
+  auto const prints    = buffer<std::uint64_t>(space, "lockstep::bench::prints", tensors.tensors());
+  auto const repeated  = [](std::function<void()> const& once) {
+    return [once](int repeats) {
+      for (int i = 0; i < repeats; ++i) once();
+    };
+  };
+  Kokkos::deep_copy(space, all_rows, 0.5f);
+  double const n = double(row);
+  measure("exact sum of 16 rows", {0, 4.0 * n * (2 * rows + 5)}, 4.0 * n * rows, repeated([&] {
+            sum.exponents(space, all_rows, rows, exponents);
+            sum.fixed_point(space, all_rows, rows, exponents, rows, fixed);
+            sum.to_float(space, fixed, exponents, rows, 256, gradient);
+          }));
+  measure("plain sum of 16 rows", {0, 4.0 * n * (rows + 3)}, 4.0 * n * rows, repeated([&] {
+            sum.plain(space, all_rows, rows, gradient);
+            sum.divide(space, gradient, 256);
+          }));
+  measure("sgd", {0, 12.0 * n}, 8.0 * n, repeated([&] { sgd(space, 0.0f, step, parameters); }));
+  measure("fingerprints", {0, 4.0 * n}, 4.0 * n, repeated([&] { fingerprints(space, parameters, tensors, prints); }));
+  return times;
+}
+
+}  // namespace lockstep
