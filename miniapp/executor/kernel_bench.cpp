@@ -42,7 +42,7 @@ double timed(Space const& space, Work const& work) {
 // Enough independent multiply-adds to hide their latency.
 struct PeakProbe {
   static constexpr int accumulators = Pack::width >= 16 ? 24 : 12;
-  static constexpr int rounds       = 20000;
+  static constexpr int rounds       = 100000;
   Space space;
   Buffer<float> out;
 
@@ -86,7 +86,7 @@ double read_bandwidth(Space const& space, std::int64_t bytes) {
     rates.push_back(4.0 * double(floats) * repeats * double(workers) / timed(space, [&] {
                       Kokkos::parallel_for(
                           "lockstep::bench::read", Policy(space, 0, workers), KOKKOS_LAMBDA(std::int64_t worker) {
-                            float const* own      = from.data() + worker * floats;
+                            float const* own = from.data() + worker * floats;
                             Pack sums[streams];
                             LOCKSTEP_UNROLL
                             for (int i = 0; i < streams; ++i) sums[i] = Pack(0.0f);
