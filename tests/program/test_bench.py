@@ -13,8 +13,8 @@ class Bench(unittest.TestCase):
                 self.assertEqual((out["schema"], out["subcommand"]), ("lockstep/1", arguments[0]))
                 for rate in ("flops_per_s", "l1_read_bytes_per_s", "l2_read_bytes_per_s", "shared_read_bytes_per_s",
                              "memory_copy_bytes_per_s"):
-                    self.assertGreater(out["machine"][rate], 0)
-                kernels = {kernel["name"]: kernel for kernel in out["kernels"]}
+                    self.assertGreater(out["result"]["machine"][rate], 0)
+                kernels = {kernel["name"]: kernel for kernel in out["result"]["kernels"]}
                 self.assertEqual(kernels["conv2d 2 data gradient"]["flops"], 2 * 16 * 1600000)
                 for name, kernel in kernels.items():
                     self.assertGreater(kernel["seconds"], 0, name)
