@@ -53,19 +53,19 @@ std::uint64_t Schedule::hash() const {
 std::vector<bool> needs_staging(Schedule const& schedule) {
   auto const& transfers = schedule.transfers;
   std::vector<bool> staged(transfers.size());
-  std::map<std::pair<std::int32_t, Slot>, std::vector<std::pair<Region, std::size_t>>> reads;  // of the step, by rank
+  std::map<std::pair<std::int32_t, Slot>, std::vector<Region>> reads;  // of the step, by rank
   for (std::size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
     reads.clear();
     for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end) {
       Region const from = region(transfers[end].source, transfers[end].source_slot, transfers[end]);
-      reads[{from.rank, from.slot}].emplace_back(from, end);
+      reads[{from.rank, from.slot}].push_back(from);
     }
     for (std::size_t i = begin; i < end; ++i) {
       Region const to  = region(transfers[i].destination, transfers[i].destination_slot, transfers[i]);
       auto const found = reads.find({to.rank, to.slot});
       if (found == reads.end()) continue;
-      for (auto const& [from, reader] : found->second)
-        if (reader != i && from.begin < to.end && to.begin < from.end) staged[i] = true;
+      for (Region const& from : found->second)
+        if (from.begin < to.end && to.begin < from.end) staged[i] = true;
     }
   }
   return staged;

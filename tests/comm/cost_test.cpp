@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 
 namespace {
 
@@ -243,6 +244,29 @@ TEST(Cost, TheBoundThatBinds) {
   ScheduleRequest request{8, 1000};
   request.ranks_per_node = 4;
   EXPECT_DOUBLE_EQ(lower_bounds(request, 4, two_levels).link, 2.0 * 1 / 2 * 4000 / 4 * 1e-9);
+}
+
+TEST(Cost, StepsWaitForBothEnds) {
+  // Rank 0 sends two messages, one after the other; nobody receives more than one.
+  Schedule schedule;
+  schedule.ranks = 3;
+  schedule.steps = 2;
+  for (auto [step, from, to] : {std::array<int, 3>{0, 0, 1}, {0, 0, 2}, {1, 1, 2}}) {
+    Transfer t;
+    t.step        = step;
+    t.source      = from;
+    t.destination = to;
+    schedule.transfers.push_back(t);
+  }
+  ScheduleRequest const request{3, 1};
+  auto const model  = network(1, 0, 0);
+  auto const events = timeline(schedule, request, 4, model);
+  EXPECT_DOUBLE_EQ(predict(schedule, request, 4, model).sum(), 3);
+  ASSERT_EQ(events.size(), 6u);
+  for (auto const& event : events)
+    if (event.step == 1) {
+      EXPECT_DOUBLE_EQ(event.start, 2);
+    }
 }
 
 TEST(Cost, TimelineEndsWhenPredicted) {
