@@ -96,27 +96,48 @@ comm::ScheduleRequest CostOptions::request(std::int64_t ranks, std::int64_t elem
   return request;
 }
 
+void CostOptions::fit(comm::Probe const& probe) {
+  m_probe = &probe;
+  m_model = probe.is_memory() ? "shared-memory" : "network";
+}
+
+comm::NetworkModel CostOptions::network(comm::ScheduleRequest const& request) const {
+  return m_probe ? m_probe->network(request.elements * element_bytes()) : m_network;
+}
+
+comm::SharedMemoryModel CostOptions::memory(comm::ScheduleRequest const& request) const {
+  return m_probe ? m_probe->memory(request.elements * element_bytes()) : m_memory;
+}
+
 comm::Seconds CostOptions::predict(std::string_view algorithm, comm::ScheduleRequest const& request) const {
-  return is_network() ? comm::predict(algorithm, request, element_bytes(), m_network)
-                      : comm::predict(algorithm, request, element_bytes(), m_memory);
+  return is_network() ? comm::predict(algorithm, request, element_bytes(), network(request))
+                      : comm::predict(algorithm, request, element_bytes(), memory(request));
 }
 
 comm::Seconds CostOptions::predict(comm::Schedule const& schedule, comm::ScheduleRequest const& request) const {
-  return is_network() ? comm::predict(schedule, request, element_bytes(), m_network)
-                      : comm::predict(schedule, request, element_bytes(), m_memory);
+  return is_network() ? comm::predict(schedule, request, element_bytes(), network(request))
+                      : comm::predict(schedule, request, element_bytes(), memory(request));
 }
 
 comm::Seconds CostOptions::predict_fused(comm::ScheduleRequest const& request) const {
-  return comm::predict_fused(request, element_bytes(), m_memory);
+  return comm::predict_fused(request, element_bytes(), memory(request));
 }
 
 comm::Seconds CostOptions::lower_bounds(comm::ScheduleRequest const& request) const {
-  return is_network() ? comm::lower_bounds(request, element_bytes(), m_network)
-                      : comm::lower_bounds(request, element_bytes(), m_memory);
+  return is_network() ? comm::lower_bounds(request, element_bytes(), network(request))
+                      : comm::lower_bounds(request, element_bytes(), memory(request));
 }
 
 std::string CostOptions::text() const {
   auto const rate = [](double per_second) { return bytes_text(per_second) + "/s"; };
+  if (m_probe) {
+    auto const& point    = m_probe->points().back();
+    std::string const at = " at " + bytes_text(double(point.bytes));
+    return "measured here, step " + seconds_text(m_probe->step_seconds()) + ", " +
+           (is_network() ? "link " + rate(1 / std::max(m_probe->network(point.bytes).link[comm::inside].beta, 1e-15))
+                         : "memory " + rate(m_probe->memory(point.bytes).bandwidth)) +
+           at;
+  }
   if (!is_network())
     return "shared memory, " + rate(m_bandwidth) + (m_core_bandwidth > 0 ? ", a core " + rate(m_core_bandwidth) : "") +
            (m_cores > 0 ? ", " + std::to_string(m_cores) + " cores" : "") + ", step " + seconds_text(m_sync) + ", " +
@@ -132,7 +153,25 @@ std::string CostOptions::text() const {
 
 nlohmann::ordered_json CostOptions::json() const {
   nlohmann::ordered_json machine{{"model", m_model}, {"ranks_per_node", m_ranks_per_node}};
-  if (is_network()) {
+  if (m_probe) {
+    machine["fitted"] = nlohmann::ordered_json::array();
+    for (auto const& point : m_probe->points()) {
+      auto const network = m_probe->network(point.bytes);
+      auto const memory  = m_probe->memory(point.bytes);
+      if (is_network())
+        machine["fitted"].push_back({{"bytes", point.bytes},
+                                     {"alpha_s", network.link[comm::inside].alpha},
+                                     {"beta_s_per_byte", network.link[comm::inside].beta},
+                                     {"gamma_s_per_byte", network.gamma},
+                                     {"copy_s_per_byte", network.copy}});
+      else
+        machine["fitted"].push_back({{"bytes", point.bytes},
+                                     {"memory_bandwidth", memory.bandwidth},
+                                     {"core_bandwidth", memory.core_bandwidth},
+                                     {"cores", memory.cores},
+                                     {"sync_s", memory.sync}});
+    }
+  } else if (is_network()) {
     machine.update({{"alpha_s", m_alpha},
                     {"beta_s_per_byte", m_beta},
                     {"gamma_s_per_byte", m_gamma},

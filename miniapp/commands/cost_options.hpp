@@ -8,6 +8,7 @@
 
 #include "comm/algorithms.hpp"
 #include "comm/cost.hpp"
+#include "comm/probe.hpp"
 
 namespace lockstep {
 
@@ -18,6 +19,10 @@ class CostOptions {
 
   int element_bytes() const { return int(m_element_bytes); }
   bool is_network() const { return m_model == "network"; }
+  // Instead of the options' rates, those of this machine: for each length its own. The probe is used as long as this
+  // object.
+  void fit(comm::Probe const& probe);
+
   comm::ScheduleRequest request(std::int64_t ranks, std::int64_t elements) const;
 
   comm::Seconds predict(std::string_view algorithm, comm::ScheduleRequest const& request) const;
@@ -36,6 +41,10 @@ class CostOptions {
   std::int64_t m_ports, m_cores, m_ranks_per_node, m_pipeline, m_element_bytes;
   comm::NetworkModel m_network;
   comm::SharedMemoryModel m_memory;
+  comm::Probe const* m_probe = nullptr;
+
+  comm::NetworkModel network(comm::ScheduleRequest const& request) const;
+  comm::SharedMemoryModel memory(comm::ScheduleRequest const& request) const;
 };
 
 constexpr std::int64_t most_bytes = std::int64_t(1)

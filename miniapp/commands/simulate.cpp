@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
+#include <optional>
 
 #include "miniapp/commands/command.hpp"
 #include "miniapp/commands/cost_options.hpp"
@@ -17,6 +18,8 @@ namespace po = boost::program_options;
 using Json   = nlohmann::ordered_json;
 
 constexpr char const* fused = "fused";  // the one pass of the shared-memory model, which is no schedule
+
+constexpr std::int64_t fitted_bytes = std::int64_t(64) << 20;  // longest vector of --fit; longer ones have its rates
 
 class Simulation {
  public:
@@ -111,10 +114,10 @@ void print(std::FILE* out, Simulation const& simulation, std::vector<Simulation:
 }
 
 ExitCode run(Arguments const& arguments) {
-  std::int64_t ranks;
+  std::int64_t ranks, devices;
   double factor;
   std::string bytes, algorithm, json;
-  bool force = false;
+  bool force = false, fit = false;
   CostOptions cost;
   po::options_description options("Options");
   auto add = options.add_options();
@@ -122,6 +125,8 @@ ExitCode run(Arguments const& arguments) {
   add("bytes", po::value(&bytes)->default_value("4:16G"), "lengths LOW:HIGH of the vector");
   add("factor", po::value(&factor)->default_value(4), "between one length and the next");
   add("algorithm,a", po::value(&algorithm)->default_value("all"), "all, or names separated by commas");
+  add("fit", po::bool_switch(&fit), "measure this machine, with the ranks of this run, instead of --alpha and so on");
+  add("devices", po::value(&devices)->default_value(0), "of each process, for --fit (0: 2 without a launcher, else 1)");
   add("json", po::value(&json), "write a record to this file (-: standard output)");
   add("force", po::bool_switch(&force), "replace an existing record");
   cost.add_to(options);
@@ -137,14 +142,25 @@ ExitCode run(Arguments const& arguments) {
                     "--bytes " + bytes + "; expected at least an element, " + std::to_string(element_size) + " bytes");
   LOCKSTEP_THROW_IF(!(factor >= 1.01 && factor <= 1e12), ExitCode::usage,
                     "--factor " + std::to_string(factor) + "; expected 1.01 to 1e12");
+  in_range("--devices", devices, 0, 64);
   check_json_target(json, force);
   cost.request(ranks, 0);
 
   Runtime const runtime;
+  std::optional<comm::Probe> probe;
+  std::string measured;
+  if (fit) {
+    if (devices == 0) devices = runtime.processes() > 1 ? 1 : 2;
+    comm::Communicator world(runtime.instances(int(devices)));
+    LOCKSTEP_THROW_IF(world.size() < 2, ExitCode::usage,
+                      "--fit with 1 rank; expected at least 2: --devices, or a launcher");
+    measured = ", " + std::to_string(world.size()) + " ranks, " + world.transport();
+    cost.fit(probe.emplace(world, std::clamp<std::int64_t>(range.high, 4096, fitted_bytes)));
+  }
   if (!runtime.is_root()) return ExitCode::success;
   std::FILE* const out = json == "-" ? stderr : stdout;
   std::fprintf(out, "allreduce over %lld ranks, predicted\nmachine : %s\n\n", static_cast<long long>(ranks),
-               cost.text().c_str());
+               (cost.text() + measured).c_str());
 
   Simulation const simulation(cost, ranks, algorithms);
   std::vector<Simulation::Row> rows;

@@ -117,6 +117,17 @@ class Simulate(unittest.TestCase):
         self.assertAlmostEqual(times["ring"], 15 * 2 ** 26 / 1e10)
         self.assertEqual({row["bound"] for row in out["rows"]}, {"memory"})
 
+    def test_fitted_here(self):
+        for how in ({}, {"ranks": 2}) if MPIEXEC else ({},):
+            out = record("simulate", "-k", 16, "--fit", "--bytes", "4:1M", **how)
+            points = out["machine"]["fitted"]
+            self.assertEqual(points[-1]["bytes"], 1 << 20)
+            self.assertTrue(all(point["memory_bandwidth"] > 0 for point in points))
+            self.assertTrue(all(row["predicted_s"] > 0 for row in out["rows"]))
+        refused = run("simulate", "-k", 16, "--fit", "--devices", 1)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--devices", refused.stderr)
+
     def test_one_rank_takes_no_time(self):
         out = record("simulate", "-k", 1, "--bytes", "4")
         self.assertTrue(all(row["predicted_s"] == 0 and row["bound"] is None for row in out["rows"]))
