@@ -31,6 +31,9 @@
 // Accumulators live in registers only when every loop over them is unrolled.
 #if defined(__clang__) || defined(__CUDACC__)
 #define LOCKSTEP_UNROLL _Pragma("unroll")
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"  // said of kernel sizes known at run time only
+#endif
 #elif defined(__GNUC__)
 #define LOCKSTEP_UNROLL _Pragma("GCC unroll 64")
 #else
