@@ -85,14 +85,15 @@ struct Pose {
   std::int32_t shift_x, shift_y;  // 1/256 of a field point
 };
 
+// max_shift in field points.
 Pose draw_pose(RandomStream& random, std::int32_t max_shift) {
   Pose pose;
-  pose.xx      = random.between(180, 280);
-  pose.yy      = random.between(180, 280);
+  pose.xx      = random.between(140, 230);
+  pose.yy      = random.between(140, 230);
   pose.xy      = random.between(-50, 50);  // mostly a rotation
   pose.yx      = random.between(-25, 25) - pose.xy;
-  pose.shift_x = random.between(-max_shift * fine * 256, max_shift * fine * 256);
-  pose.shift_y = random.between(-max_shift * fine * 256, max_shift * fine * 256);
+  pose.shift_x = random.between(-256 * max_shift, 256 * max_shift);
+  pose.shift_y = random.between(-256 * max_shift, 256 * max_shift);
   return pose;
 }
 
@@ -141,21 +142,22 @@ Dataset make_synthetic(SyntheticPart part, std::int64_t count) {
     auto const draw = [&](int low, int high) { return random.between(low, high); };
     Pixels pixels{};
 
-    std::uint32_t const label     = random.below(10);
-    Pose const pose               = draw_pose(random, 4);
-    std::int32_t const half_width = draw(70, 150);
+    std::uint32_t const label = random.below(10);
+    Pose const pose           = draw_pose(random, 18);
+    // Some signs are bolder than others: classes that differ in brightness, as garments do, get training off its start.
+    std::int32_t const half_width = draw(30, 80) + 30 * int(label * 7 % 10);
     std::int32_t const ink        = draw(200, 255);
     draw_sign(pixels, fields[label], pose, half_width, ink);
 
     // Clutter: a dim sign anywhere, often partly outside.
     std::uint32_t const other      = random.below(10);
-    Pose const other_pose          = draw_pose(random, 14);
-    std::int32_t const other_width = draw(70, 150);
-    std::int32_t const other_ink   = draw(0, 120);
+    Pose const other_pose          = draw_pose(random, 56);
+    std::int32_t const other_width = draw(40, 90);
+    std::int32_t const other_ink   = draw(0, 180);
     draw_sign(pixels, fields[other], other_pose, other_width, other_ink);
 
     data.labels[std::size_t(i)] = std::uint8_t(label);
-    add_noise(pixels, random, draw(0, 60), data.images.data() + i * side * side);
+    add_noise(pixels, random, draw(0, 90), data.images.data() + i * side * side);
   }
   return data;
 }

@@ -313,8 +313,8 @@ TEST(Synthetic, PinnedContent) {
   EXPECT_EQ(data.notice, "");
   EXPECT_EQ(data.train.count, synthetic_train_images);
   EXPECT_EQ(data.test.count, synthetic_test_images);
-  EXPECT_EQ(data.train.sha256, "547359992f062deeff833872e87e8f9fcb789922cba63f45225c212b9b2b5c6c");
-  EXPECT_EQ(data.test.sha256, "e1d9926677b76fea92b66fa14f656d8db88ba0602ace0b484d7b72bc27b2acbc");
+  EXPECT_EQ(data.train.sha256, "e118b0edd335c40c907bc85fc767f72b97f2adb9e86d04178fb8dca5ef7106a9");
+  EXPECT_EQ(data.test.sha256, "51ad3d0cc624951924e64c5ac0844ad1eac48d74fe1b31087953638e1678529c");
 }
 
 TEST(Synthetic, ImagesDoNotDependOnTheCount) {
