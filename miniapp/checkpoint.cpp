@@ -75,6 +75,19 @@ std::string hexadecimal(double value) {
   return text;
 }
 
+// Tensors alone do not tell, say, a pooling window.
+std::string description(Network const& network) {
+  constexpr char const* kinds[] = {"conv2d", "relu", "average_pool2d", "dense"};
+  auto const shape              = [](Shape const& s) {
+    return std::to_string(s.channels) + "x" + std::to_string(s.height) + "x" + std::to_string(s.width);
+  };
+  std::string text = shape(network.input);
+  for (auto const& layer : network.layers)
+    text += std::string(" ") + kinds[int(layer.kind)] + (layer.kernel > 0 ? std::to_string(layer.kernel) : "") + " " +
+            shape(layer.output);
+  return text;
+}
+
 [[noreturn]] void refuse(std::string const& path, std::string const& message) {
   throw Error(ExitCode::usage, path + ": " + message);
 }
@@ -97,7 +110,9 @@ std::string const& entry(std::string const& path, TensorFile const& file, std::s
 
 TrainingState extract(std::string const& path, TensorFile const& file, Network const& network,
                       std::vector<RunSetting> const& settings) {
-  for (auto const& setting : settings) {
+  std::vector<RunSetting> expected = settings;
+  expected.push_back({"network", description(network)});
+  for (auto const& setting : expected) {
     std::string const& found = entry(path, file, setting.name);
     if (found != setting.value)
       refuse(path, "was written by a run with " + setting.name + " " + found + ", expected " + setting.value +
@@ -140,6 +155,7 @@ std::string save_checkpoint(std::string const& folder, Network const& network, s
   TensorFile file = tensors_of(network, state.parameters);
   for (auto const& setting : settings) file.metadata[setting.name] = setting.value;
   file.metadata[format_key]   = checkpoint_format;
+  file.metadata["network"]    = description(network);
   file.metadata["step"]       = std::to_string(state.step);
   file.metadata["epoch_loss"] = hexadecimal(state.epoch_loss);
   std::string const path      = (fs::path(folder) / file_name(state.step)).string();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -177,7 +178,9 @@ TensorFile read_safetensors(std::string const& path) {
   for (std::size_t i = 0; i < length_bytes; ++i)
     header_bytes |= std::uint64_t(static_cast<unsigned char>(bytes[i])) << (8 * i);
   if (bytes.size() > length_bytes && bytes[length_bytes] != '{')
-    refuse(path, "is not a safetensors file: byte 8 is not the start of a JSON header");
+    refuse(path, std::string("is not a safetensors file: byte 8 is '") +
+                     (std::isprint(static_cast<unsigned char>(bytes[length_bytes])) ? bytes[length_bytes] : '?') +
+                     "', expected '{'");
   if (header_bytes > bytes.size() - length_bytes)
     refuse(path, "is truncated or not a safetensors file: " + std::to_string(bytes.size() - length_bytes) +
                      " bytes after the header's length, expected a header of " + std::to_string(header_bytes));

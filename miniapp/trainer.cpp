@@ -212,6 +212,11 @@ struct Trainer::Impl {
       }
       copy_in(devices[0].space, devices[0].parameters, values);
     }
+    share();
+  }
+
+  // Gives rank 0's parameters to all.
+  void share() {
     std::vector<Buffer<float>> all;
     for (auto const& device : devices) all.push_back(device.parameters);
     communicator.broadcast(all);
@@ -437,12 +442,12 @@ std::vector<float> Trainer::parameters(int local) const {
 
 void Trainer::restore(std::vector<float> const& parameters, std::int64_t step) {
   LOCKSTEP_THROW_IF(
-      std::int64_t(parameters.size()) != m_impl->network.parameters, ExitCode::usage,
+      m_impl->communicator.process() == 0 && std::int64_t(parameters.size()) != m_impl->network.parameters,
+      ExitCode::usage,
       std::to_string(parameters.size()) + " parameters; the network has " + std::to_string(m_impl->network.parameters));
-  for (auto const& device : m_impl->devices) copy_in(device.space, device.parameters, parameters);
+  if (m_impl->communicator.process() == 0) copy_in(m_impl->devices[0].space, m_impl->devices[0].parameters, parameters);
   m_impl->step = step;
-  for (std::size_t local = 0; local < m_impl->devices.size(); ++local) m_impl->visit(Stage::started, local, 0);
-  m_impl->compare_replicas();
+  m_impl->share();
 }
 
 std::string Trainer::parameters_sha256() const {

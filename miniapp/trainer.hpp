@@ -72,7 +72,8 @@ class Trainer {
 
   // Host copies of a local device's replica.
   std::vector<float> parameters(int local = 0) const;
-  // Collective. Continues from a saved state: every replica gets the values, the next minibatch is number step + 1.
+  // Collective. Continues from a saved state: every replica gets process 0's values (those of other processes are not
+  // looked at), the next minibatch is number step + 1, `step` being the same on all.
   void restore(std::vector<float> const& parameters, std::int64_t step);
 
   // SHA-256 of the first local device's float32 parameters in order, little-endian.

@@ -10,6 +10,7 @@
 
 #include "comm/algorithms.hpp"
 #include "comm/communicator.hpp"
+#include "miniapp/checkpoint.hpp"
 #include "miniapp/commands/command.hpp"
 #include "miniapp/profiler.hpp"
 #include "miniapp/report.hpp"
@@ -25,8 +26,8 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string data, fuse, reduction, json, trace;
-  std::int64_t devices, epochs, steps, train_images, test_images, threads, seed;
+  std::string data, fuse, reduction, json, trace, checkpoint, resume, save;
+  std::int64_t every, devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
   bool force = false, log_steps = false, timers = false;
   TrainerOptions trainer;
@@ -60,6 +61,11 @@ po::options_description describe(Settings& settings) {
   add("threads", po::value(&settings.threads)->default_value(0),
       "threads per process (0: OMP_NUM_THREADS, else the node's cores divided by its processes)");
   add("timeout", po::value(&settings.timeout)->default_value(60), "seconds after which a silent rank ends the job");
+  add("checkpoint", po::value(&settings.checkpoint), "folder to write checkpoints to");
+  add("every", po::value(&settings.every)->default_value(0), "steps between checkpoints (0: at the end of each epoch)");
+  add("resume", po::value(&settings.resume),
+      "continue from the latest checkpoint in this folder, or from this file; on any number of devices");
+  add("save", po::value(&settings.save), "write the trained weights to this file (safetensors)");
   add("log-steps", po::bool_switch(&settings.log_steps), "record the loss of every step in the JSON record");
   add("timers", po::bool_switch(&settings.timers), "print where the time goes, and put it into the JSON record");
   add("trace", po::value(&settings.trace), "write a timeline to this file, for chrome://tracing or ui.perfetto.dev");
@@ -90,8 +96,13 @@ void check(Settings& settings) {
                     "--reduction " + settings.reduction + "; expected exact or float");
   trainer.reduction = settings.reduction == "exact" ? Reduction::exact : Reduction::plain;
   trainer.fuse      = is_on("--fuse", settings.fuse);
+  in_range("--every", settings.every, 0, most);
+  LOCKSTEP_THROW_IF(
+      settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
+      "--every " + std::to_string(settings.every) + " without --checkpoint; expected a folder to write to");
   check_json_target(settings.json, settings.force);
   check_json_target(settings.trace, settings.force, "--trace");
+  check_json_target(settings.save, settings.force, "--save");
 }
 
 class Clock {
@@ -115,6 +126,9 @@ class Run {
 
   ExitCode execute() {
     print_header();
+    if (!m_settings.checkpoint.empty() && m_runtime.is_root())
+      prepare_checkpoint_folder(m_settings.checkpoint, !m_settings.resume.empty());
+    if (!m_settings.resume.empty()) resume();
     say("epoch  train loss  test accuracy          seconds  images/s  communication\n");
     if (m_settings.timers || !m_settings.trace.empty()) {
       m_profiler = std::make_unique<Profiler>(!m_settings.trace.empty());
@@ -189,17 +203,53 @@ class Run {
     m_record["result"]["epochs"] = Json::array();
   }
 
+  // What must be equal for a checkpoint to be continued to the same bits.
+  std::vector<RunSetting> run_settings() const {
+    auto const& trainer = m_settings.trainer;
+    return {{"seed", std::to_string(trainer.seed)},
+            {"batch", std::to_string(trainer.batch)},
+            {"learning_rate", Json(trainer.learning_rate).dump()},
+            {"reduction", m_settings.reduction},
+            {"train_images", std::to_string(m_data.train.count)},
+            {"data_sha256", m_data.train.sha256}};
+  }
+
+  // One process reads; the others need not see the file.
+  void resume() {
+    Checkpoint checkpoint;
+    if (m_runtime.is_root()) checkpoint = load_checkpoint(m_settings.resume, m_trainer.network(), run_settings());
+    auto const step = std::int64_t(m_communicator.gather(std::uint64_t(checkpoint.state.step))[0]);
+    m_epoch_loss    = m_communicator.gather(checkpoint.state.epoch_loss)[0];
+    m_trainer.restore(checkpoint.state.parameters, step);
+    say("resumed : step %lld, from %s\n", static_cast<long long>(step), checkpoint.path.c_str());
+    m_record["result"]["resumed_at_step"] = step;
+  }
+
+  void write_checkpoint() {
+    if (m_runtime.is_root())
+      save_checkpoint(m_settings.checkpoint, m_trainer.network(), run_settings(),
+                      {m_trainer.step(), m_epoch_loss, m_trainer.parameters()});
+  }
+
+  bool checkpoint_is_due() const {
+    if (m_settings.checkpoint.empty()) return false;
+    std::int64_t const every = m_settings.every > 0 ? m_settings.every : m_trainer.steps_per_epoch();
+    return done() || m_trainer.step() % every == 0;
+  }
+
   // Up to the end of the epoch, or to the last step.
   void epoch() {
     std::int64_t const per_epoch = m_trainer.steps_per_epoch(), number = m_trainer.step() / per_epoch + 1;
-    bool const progress = m_runtime.is_root() && isatty(STDERR_FILENO);
-    double loss = 0, communication = m_communicator.seconds();
-    std::int64_t images = 0;
+    bool const progress  = m_runtime.is_root() && isatty(STDERR_FILENO);
+    double communication = m_communicator.seconds();
+    std::int64_t images  = 0;
+    if (m_trainer.step() % per_epoch == 0) m_epoch_loss = 0;
     Clock const clock;
     while (!done() && m_trainer.step() < number * per_epoch) {
       StepResult const step = m_trainer.advance();
-      loss += step.loss * double(step.images);
+      m_epoch_loss += step.loss * double(step.images);
       images += step.images;
+      if (checkpoint_is_due()) write_checkpoint();
       if (m_settings.log_steps) m_step_losses.push_back(step.loss);
       if (progress)
         std::fprintf(stderr, "\repoch %lld: step %lld/%lld, loss %.4f ", static_cast<long long>(number),
@@ -212,7 +262,7 @@ class Run {
 
     m_correct             = m_trainer.count_correct();
     double const accuracy = share(m_correct, m_data.test.count), rate = double(images) / seconds;
-    loss /= double(images);
+    double const loss = m_epoch_loss / double(images_done(per_epoch));
     m_images += images;
     m_seconds += seconds;
     say("%5lld  %10.4f  %8.4f (%5lld/%lld)  %7.2f  %8.0f  %11.1f %%\n", static_cast<long long>(number), loss, accuracy,
@@ -225,6 +275,12 @@ class Run {
                                             {"seconds", seconds},
                                             {"images_per_s", rate},
                                             {"communication_share", communication / seconds}});
+  }
+
+  // Of the epoch that the last step lies in, steps before a resume included.
+  std::int64_t images_done(std::int64_t per_epoch) const {
+    std::int64_t const steps = (m_trainer.step() - 1) % per_epoch + 1;
+    return std::min(steps * m_settings.trainer.batch, m_data.train.count);
   }
 
   double slowest(double seconds) {
@@ -267,6 +323,8 @@ class Run {
     m_record["verification"] = {
         {"passed", passed}, {"replicas_equal", !divergence.found}, {"counts_equal", counts_equal}, {"detail", verdict}};
     if (m_profiler) report_profile();
+    if (m_runtime.is_root() && !m_settings.save.empty())
+      save_weights(m_settings.save, m_trainer.network(), m_trainer.parameters());
     if (m_runtime.is_root()) write_json(m_settings.json, m_record, m_settings.force);
     return passed ? ExitCode::success : ExitCode::wrong_result;
   }
@@ -292,7 +350,7 @@ class Run {
   std::unique_ptr<Profiler> m_profiler;
   std::vector<double> m_step_losses;
   std::int64_t m_correct = 0, m_images = 0;
-  double m_seconds = 0;
+  double m_seconds = 0, m_epoch_loss = 0;  // m_epoch_loss: sum over the epoch's images so far
 };
 
 ExitCode run(Arguments const& arguments) {

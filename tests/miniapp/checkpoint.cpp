@@ -20,12 +20,7 @@ using testing::HasSubstr;
 namespace {
 
 Network small_network(int units = 3) {
-  Network network    = {};
-  network.input      = {1, 2, 2};
-  network.classes    = units;
-  network.tensors    = {{"W1", {4, units}, 0, 4 * units}, {"b1", {units}, 4 * units, units}};
-  network.parameters = 5 * units;
-  return network;
+  return Network::with_input({1, 2, 2}).dense(units);
 }
 
 TrainingState state_at(std::int64_t step) {
@@ -121,13 +116,18 @@ TEST_F(Checkpoints, SettingsMustAgree) {
   EXPECT_THAT(error_of([&] { load(); }), HasSubstr("does not state 'learning_rate'"));
 }
 
-TEST_F(Checkpoints, TensorsMustFit) {
+TEST_F(Checkpoints, NetworkMustFit) {
   save(5);
   m_network = small_network(2);
-  EXPECT_THAT(error_of([&] { load(); }), HasSubstr("tensor W1 has shape [4, 3], expected [4, 2]"));
+  EXPECT_THAT(error_of([&] { load(); }), HasSubstr("with network 1x2x2 dense 3x1x1, expected 1x2x2 dense 2x1x1"));
+  // The same tensors in the same shapes, another function of the image.
+  m_network = small_network().relu();
+  EXPECT_THAT(error_of([&] { load(); }), HasSubstr("expected 1x2x2 dense 3x1x1 relu 3x1x1"));
   m_network                 = small_network();
   m_network.tensors[0].name = "V1";
   EXPECT_THAT(error_of([&] { load(); }), HasSubstr("holds no tensor V1"));
+  m_network.tensors[0] = {"W1", {3, 4}, 0, 12};
+  EXPECT_THAT(error_of([&] { load(); }), HasSubstr("tensor W1 has shape [4, 3], expected [3, 4]"));
   m_network.tensors.pop_back();
   EXPECT_THAT(error_of([&] { load(); }), HasSubstr("holds 2 tensors, expected 1"));
 }
