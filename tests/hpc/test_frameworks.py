@@ -63,13 +63,21 @@ class Ramble(unittest.TestCase):
         return [(arguments, options) for call, arguments, options in self.calls if call == name]
 
     def success(self, text):
-        (_, options), = self.each("success_criteria")
-        lines = text.splitlines()
-        return any(re.search(options["match"], line) for line in lines) and not any(re.search(options["anti_match"], line) for line in lines)
+        """All criteria hold; Ramble wants one of match and anti_match in each."""
+        lines, verdicts = text.splitlines(), []
+        for _, options in self.each("success_criteria"):
+            (kind,) = {"match", "anti_match"} & set(options)
+            found = any(re.search(options[kind], line) for line in lines)
+            verdicts.append(found == (kind == "match"))
+        self.assertGreater(len(verdicts), 1)
+        return all(verdicts)
 
     def test_figures_of_merit(self):
         found = {}
         for (name,), options in self.each("figure_of_merit"):
+            self.assertNotIn("{", options["fom_regex"], "Ramble would expand it")
+            if name == "Checks passed":  # of the other workload
+                continue
             matches = [match for line in self.output.splitlines() if (match := re.search(options["fom_regex"], line))]
             self.assertEqual(len(matches), 1, name)
             found[name] = matches[0][options["group_name"]]
@@ -94,6 +102,9 @@ class Ramble(unittest.TestCase):
         done = self.execute("verify")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.success(done.stdout))
+        options = next(options for (name,), options in self.each("figure_of_merit") if name == "Checks passed")
+        matches = [match for line in done.stdout.splitlines() if (match := re.search(options["fom_regex"], line))]
+        self.assertEqual([match[options["group_name"]] for match in matches], ["1"])
 
     def test_variables_are_declared(self):
         for (_, template), _ in self.each("executable"):

@@ -24,12 +24,13 @@ class Lockstep(ExecutableApplication):
     required_package("lockstep", package_manager="spack*")
 
     figure_of_merit("FOM", fom_regex=r"^FOM: (?P<rate>[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?) images/s$", group_name="rate", units="images/s")
-    figure_of_merit("Parameters SHA-256", fom_regex=r"^parameters sha256 : (?P<hash>[0-9a-f]{64})$", group_name="hash", units="")
+    figure_of_merit("Parameters SHA-256", fom_regex=r"^parameters sha256 : (?P<digest>[0-9a-f]+)$", group_name="digest", units="")
+    figure_of_merit("Checks passed", fom_regex=r"^(?P<checks>[0-9]+) of [0-9]+ checks passed$", group_name="checks", units="checks")
     figure_of_merit_context("epoch", regex=r"^ +(?P<epoch>[0-9]+) .*\([ ]*[0-9]+/[0-9]+\).*%$", output_format="epoch {epoch}")
     figure_of_merit("Training loss", fom_regex=r"^ +[0-9]+ +(?P<loss>[0-9.]+) .*\([ ]*[0-9]+/[0-9]+\).*%$", group_name="loss", units="",
                     contexts=["epoch"])
     figure_of_merit("Test accuracy", fom_regex=r"^ +[0-9]+ +[0-9.]+ +(?P<accuracy>[0-9.]+) \([ ]*[0-9]+/[0-9]+\).*%$", group_name="accuracy",
                     units="", contexts=["epoch"])
 
-    success_criteria("verified", mode="string", match=r"^VERIFICATION: PASSED\b", anti_match=r"^VERIFICATION: FAILED",
-                     file="{experiment_run_dir}/{experiment_name}.out")
+    success_criteria("passed", mode="string", match=r"^VERIFICATION: PASSED\b", file="{experiment_run_dir}/{experiment_name}.out")
+    success_criteria("not_failed", mode="string", anti_match=r"^VERIFICATION: FAILED", file="{experiment_run_dir}/{experiment_name}.out")
