@@ -207,6 +207,8 @@ class Files(unittest.TestCase):
         stand_in.load()
         folder = os.path.join(SOURCE, "spack", "environments")
         self.assertEqual(sorted(os.listdir(folder)), ["cpu", "cuda", "rocm"])
+        kept = subprocess.run(["git", "-C", SOURCE, "ls-files", "spack"], capture_output=True, text=True).stdout.split()
+        self.assertLessEqual(len(kept), 12, "files that Spack made are not for the repository")
         for name in os.listdir(folder):
             path = os.path.join(folder, name, "spack.yaml")
             with open(path) as file:
