@@ -151,6 +151,14 @@ struct Communicator::Impl {
     return *shapes.back();
   }
 
+  std::string_view chosen(std::string_view algorithm, std::int64_t bytes) const {
+    if (algorithm != "auto") return algorithm;
+    LOCKSTEP_THROW_IF(choices.empty(), ExitCode::usage, "algorithm 'auto' without a table; expected one set before");
+    for (auto const& choice : choices)
+      if (bytes <= choice.bytes) return choice.algorithm;
+    return choices.back().algorithm;
+  }
+
   // All memory that the shape needs.
   void prepare(Shape& shape, Schedule const& schedule) {
     std::int64_t const item = size_of(shape.type);
@@ -483,6 +491,7 @@ struct Communicator::Impl {
   std::vector<char*> all_inputs, all_outputs;  // by rank
   std::vector<char*> own_area;
   int inline_turn = 0;
+  std::vector<Choice> choices;
   Traffic traffic;
   double seconds = 0;
 };
@@ -575,7 +584,7 @@ void Communicator::allreduce(std::string_view algorithm, Op op, std::vector<Buff
     impl.inputs[d]  = reinterpret_cast<char*>(in);
     impl.outputs[d] = reinterpret_cast<char*>(out);
   }
-  impl.run(impl.shape_of(algorithm, op, type_of<T>, count));
+  impl.run(impl.shape_of(impl.chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count));
 }
 
 template <class T>
@@ -601,6 +610,20 @@ std::vector<Buffer<T>> Communicator::allocate(std::string const& label, std::int
       buffers.emplace_back(Kokkos::view_alloc(impl.spaces[d], Kokkos::WithoutInitializing, label), std::size_t(count));
   }
   return buffers;
+}
+
+void Communicator::set_choices(std::vector<Choice> choices) {
+  auto const known   = algorithms();
+  std::uint64_t hash = choices.size();
+  for (auto const& choice : choices) {
+    LOCKSTEP_THROW_IF(
+        std::find(known.begin(), known.end(), choice.algorithm) == known.end(), ExitCode::usage,
+        "table of algorithms: found '" + choice.algorithm + "', which this world (" + transport() + ") does not have");
+    hash = hash_bytes(&choice.bytes, sizeof choice.bytes, hash);
+    hash = hash_bytes(choice.algorithm.data(), choice.algorithm.size(), hash);
+  }
+  agree("the table of algorithms", hash);
+  m_impl->choices = std::move(choices);
 }
 
 void Communicator::exchange(std::vector<Buffer<float>> const& buffers, bool everyone) {

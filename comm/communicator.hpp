@@ -45,6 +45,12 @@ struct CommunicatorOptions {
   std::function<void(Schedule&)> alter_schedule;
 };
 
+// `auto`: vectors of up to `bytes` are summed with `algorithm`; the last entry also serves longer ones.
+struct Choice {
+  std::int64_t bytes;
+  std::string algorithm;
+};
+
 class Communicator {
  public:
   // One device per instance. Uses MPI when it is initialised (MPI_COMM_WORLD duplicated). Every process gives the same
@@ -71,14 +77,18 @@ class Communicator {
   std::string transport() const;
 
   // Collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same bits.
-  // `algorithm` is one of algorithms(). T: float, double, std::int64_t. What ranks must agree on is compared at the
-  // first use of a (algorithm, op, T, length): Error (wrong_result) naming the ranks that differ.
+  // `algorithm` is one of algorithms(), or `auto`. T: float, double, std::int64_t. What ranks must agree on is compared
+  // at the first use of a (algorithm, op, T, length): Error (wrong_result) naming the ranks that differ.
   template <class T>
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& buffers);
   // Out of place; inputs stay as they are. An input may be its output, but must not overlap it in part.
   template <class T>
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& inputs,
                  std::vector<Buffer<T>> const& outputs);
+
+  // What the algorithm `auto` stands for, by length; see choose.hpp. Throws Error (wrong_result) unless all ranks give
+  // the same, (usage) for an algorithm that is not one of algorithms(). Collective.
+  void set_choices(std::vector<Choice> choices);
 
   // A buffer for each local device, in memory that the ranks of the node read and write in place if the transport has
   // such: spares allreduce a copy into it. Valid until the communicator's end. Collective; contents undefined.

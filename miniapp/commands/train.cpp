@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "comm/algorithms.hpp"
+#include "comm/choose.hpp"
 #include "comm/communicator.hpp"
 #include "miniapp/checkpoint.hpp"
 #include "miniapp/commands/command.hpp"
@@ -26,7 +27,7 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string data, fuse, reduction, json, trace, checkpoint, resume, save;
+  std::string table, save_table, data, fuse, reduction, json, trace, checkpoint, resume, save;
   std::int64_t every, devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
   bool force = false, log_steps = false, timers = false;
@@ -37,6 +38,13 @@ std::string joined(std::vector<std::string> const& names) {
   std::string text;
   for (auto const& name : names) text += (text.empty() ? "" : ", ") + name;
   return text;
+}
+
+// One pass over shared memory and MPI_Allreduce need a world that has them; auto picks by length.
+std::vector<std::string> allreduce_names() {
+  auto names = comm::algorithm_names();
+  for (char const* name : {"fused", "mpi", "auto"}) names.emplace_back(name);
+  return names;
 }
 
 po::options_description describe(Settings& settings) {
@@ -51,7 +59,10 @@ po::options_description describe(Settings& settings) {
   add("batch", po::value(&trainer.batch)->default_value(256), "images a step, of all devices together");
   add("lr", po::value(&trainer.learning_rate)->default_value(0.2, "0.2"), "learning rate");
   add("seed", po::value(&settings.seed)->default_value(1), "of the start weights and of the order of the images");
-  add("allreduce", po::value(&trainer.allreduce)->default_value("ring"), joined(comm::algorithm_names()).c_str());
+  add("allreduce", po::value(&trainer.allreduce)->default_value("ring"), joined(allreduce_names()).c_str());
+  add("allreduce-table", po::value(&settings.table),
+      "for --allreduce auto: read the table from this file (default: measure one at the start)");
+  add("save-allreduce-table", po::value(&settings.save_table), "for --allreduce auto: write the table to this file");
   add("fuse", po::value(&settings.fuse)->default_value("on"), "on: one allreduce a step; off: one a parameter tensor");
   add("reduction", po::value(&settings.reduction)->default_value("exact"),
       "exact: the same bits for every number of devices; float: plain float32 sums");
@@ -89,7 +100,7 @@ void check(Settings& settings) {
                     "--lr " + std::to_string(trainer.learning_rate) + "; expected a finite number, 0 or more");
   LOCKSTEP_THROW_IF(!(settings.timeout > 0 && settings.timeout <= 86400), ExitCode::usage,
                     "--timeout " + std::to_string(settings.timeout) + "; expected more than 0, up to 86400 seconds");
-  auto const names = comm::algorithm_names();
+  auto const names = allreduce_names();
   LOCKSTEP_THROW_IF(std::find(names.begin(), names.end(), trainer.allreduce) == names.end(), ExitCode::usage,
                     "--allreduce " + trainer.allreduce + "; expected one of " + joined(names));
   LOCKSTEP_THROW_IF(settings.reduction != "exact" && settings.reduction != "float", ExitCode::usage,
@@ -121,7 +132,8 @@ class Run {
         m_out(settings.json == "-" ? stderr : stdout),
         m_data(load_dataset(settings.data, settings.train_images, settings.test_images)),
         m_communicator(runtime.instances(int(settings.devices)), communicator_options(settings)),
-        m_trainer(m_communicator, Network::chapter(), m_data.train, m_data.test, settings.trainer),
+        m_trainer(with_table(m_communicator, settings), Network::chapter(), m_data.train, m_data.test,
+                  settings.trainer),
         m_record(new_record("train", runtime)) {}
 
   ExitCode execute() {
@@ -143,6 +155,16 @@ class Run {
     comm::CommunicatorOptions options;
     options.timeout = std::chrono::duration<double>(settings.timeout);
     return options;
+  }
+
+  static comm::Communicator& with_table(comm::Communicator& world, Settings const& settings) {
+    if (settings.trainer.allreduce != "auto") return world;
+    std::int64_t const longest = 8 * (Network::chapter().parameters + 1);
+    auto const table =
+        settings.table.empty() ? comm::measure_choices(world, longest) : comm::read_choices(settings.table);
+    world.set_choices(table);
+    if (!settings.save_table.empty() && world.process() == 0) comm::write_choices(settings.save_table, table);
+    return world;
   }
 
   template <class... Values>

@@ -2,14 +2,19 @@
 // Every algorithm on every transport against a sum made in the test: all lengths, types, operations, in and out of
 // place, buffers off by one element, guard zones.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <random>
 #include <set>
 
+#include "comm/choose.hpp"
 #include "comm/communicator.hpp"
+#include "kernels/error.hpp"
 
 using namespace lockstep;
 using namespace lockstep::comm;
@@ -223,6 +228,85 @@ TEST(Allreduce, BroadcastCopiesRankZero) {
         EXPECT_TRUE(buffer.guards_intact());
       }
     }
+  }
+}
+
+TEST(Allreduce, AutoFollowsItsTable) {
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    EXPECT_THROW(wrong_elements<float>(world, "auto", Op::sum, 10, true, 0, 1), Error);
+    EXPECT_THROW(world.set_choices({{100, "carrier pigeon"}}), Error);
+    auto const table = measure_choices(world, 40000, 1);
+    world.set_choices(table);
+    for (std::int64_t count : {0, 1, 100, 5000, 20000})
+      EXPECT_EQ(wrong_elements<float>(world, "auto", Op::sum, count, true, 0, 1), 0) << setting.name << ", " << count;
+    // Messages sent tell the algorithms apart.
+    world.set_choices({{400, "naive"}, {4000, "ring"}});
+    auto const messages = [&](char const* algorithm, std::int64_t count) {
+      auto const before = world.traffic().messages_sent;
+      EXPECT_EQ(wrong_elements<float>(world, algorithm, Op::sum, count, true, 0, 1), 0);
+      return world.traffic().messages_sent - before;
+    };
+    for (std::int64_t count : {100, 101, 5000})
+      EXPECT_EQ(messages("auto", count), messages(count <= 100 ? "naive" : "ring", count));
+  }
+}
+
+TEST(Allreduce, TablesAreReadAsWritten) {
+  std::string const path = "allreduce_table_" + std::to_string(getpid()) + ".txt";
+  write_choices(path, {{64, "fused"}, {4096, "tree"}});
+  auto const table = read_choices(path);
+  ASSERT_EQ(table.size(), 2u);
+  EXPECT_EQ(table[1].bytes, 4096);
+  EXPECT_EQ(table[1].algorithm, "tree");
+  for (char const* bad : {"", "64\n", "64 tree\n64 ring\n", "x tree\n", "64 tree now\n"}) {
+    std::ofstream(path) << bad;
+    EXPECT_THROW(read_choices(path), Error) << bad;
+  }
+  std::remove(path.c_str());
+  EXPECT_THROW(read_choices(path), Error);
+}
+
+// NaN, infinities and signed zeros: the documented rule, whatever the order of ranks.
+TEST(Allreduce, SpecialValues) {
+  float const inf = std::numeric_limits<float>::infinity(), nan = std::nanf("0x123");
+  std::vector<float> const values{1.0f, nan, inf, -inf, 0.0f, -0.0f};
+  auto const n = std::int64_t(values.size());
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    if (world.size() < 2) continue;
+    // Element i * n + j: value i on rank 0, j on the last rank; on others value j for max and min, -0 for sums.
+    for (Op op : {Op::sum, Op::max, Op::min})
+      for (auto const& algorithm : world.algorithms()) {
+        if (algorithm == "mpi") continue;
+        std::vector<Guarded<float>> buffers;
+        std::vector<Buffer<float>> views;
+        for (int d = 0; d < world.local_size(); ++d) {
+          int const rank = world.rank(d);
+          buffers.emplace_back(n * n, 0);
+          buffers.back().fill([&](std::int64_t e) {
+            if (rank == 0) return values[std::size_t(e / n)];
+            return rank == world.size() - 1 || op != Op::sum ? values[std::size_t(e % n)] : -0.0f;
+          });
+          views.push_back(buffers.back().inside);
+        }
+        world.allreduce(algorithm, op, views);
+        for (auto const& buffer : buffers) {
+          auto const result = buffer.host();
+          for (std::int64_t e = 0; e < n * n; ++e) {
+            float const a = values[std::size_t(e / n)], b = values[std::size_t(e % n)];
+            float expected = a + b;
+            if (op != Op::sum && a == b)
+              expected = (op == Op::max) == !std::signbit(a) || std::signbit(a) == std::signbit(b) ? a : b;
+            if (op != Op::sum && a != b) expected = (op == Op::max) == (a > b) ? a : b;
+            if (std::isnan(a) || std::isnan(b) || std::isnan(expected))
+              expected = std::numeric_limits<float>::quiet_NaN();
+            float const found = result(std::size_t(e));
+            EXPECT_EQ(std::memcmp(&found, &expected, 4), 0) << setting.name << ": " << algorithm << " op " << int(op)
+                                                            << ": " << a << ", " << b << " give " << found;
+          }
+        }
+      }
   }
 }
 
