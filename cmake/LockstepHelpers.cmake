@@ -41,11 +41,22 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
-# Tests start more ranks than there may be cores, also as root in a container.
-set(LOCKSTEP_LAUNCHER_ENVIRONMENT
-  "OMP_NUM_THREADS=1" "OMP_WAIT_POLICY=passive" "OMPI_ALLOW_RUN_AS_ROOT=1" "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-  "OMPI_MCA_rmaps_base_oversubscribe=1"
-  "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe" "OMPI_MCA_mpi_yield_when_idle=1")
+# Tests start more ranks than there may be cores, also as root in a container. Open MPI 4 and its successors; hwloc's search
+# for X displays costs seconds a start where the name localhost is not known.
+set(LOCKSTEP_PROGRAM_ENVIRONMENT "OMP_WAIT_POLICY=passive;HWLOC_COMPONENTS=-gl;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+    "OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")
+set(LOCKSTEP_LAUNCHER_ENVIRONMENT "OMP_NUM_THREADS=1;${LOCKSTEP_PROGRAM_ENVIRONMENT}")
+
+# For every test. Instrumented code needs several times the time; the GoogleTest executables look for leaks while MPI still
+# holds its memory (test_main.cpp), other programs cannot.
+function(lockstep_test_properties name timeout environment)
+  if(LOCKSTEP_ENABLE_SANITIZERS)
+    math(EXPR timeout "5 * ${timeout}")
+    list(APPEND environment "ASAN_OPTIONS=strict_string_checks=1:leak_check_at_exit=0" "UBSAN_OPTIONS=print_stacktrace=1"
+      "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS 2 ENVIRONMENT "${environment}")
+endfunction()
 
 # lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds]): one GoogleTest executable;
 # with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
@@ -63,13 +74,32 @@ function(lockstep_add_test name)
   endif()
   if(NOT ARG_RANKS)
     add_test(NAME ${name} COMMAND test_${name} ${ARG_ARGS})
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "OMP_WAIT_POLICY=passive")
+    lockstep_test_properties(${name} ${ARG_TIMEOUT} "${LOCKSTEP_PROGRAM_ENVIRONMENT}")
   endif()
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}_np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
                      $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${ARG_ARGS})
-    set_tests_properties(${name}_np${ranks} PROPERTIES TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2
-      ENVIRONMENT "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
+    lockstep_test_properties(${name}_np${ranks} ${ARG_TIMEOUT} "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
   endforeach()
+endfunction()
+
+# lockstep_add_program_test(NAME SCRIPT [PYTHON command...] [ENVIRONMENT ...] [TIMEOUT seconds]): a test of the built program in
+# Python's unittest, which finds the program and the launcher in the environment. Exit code 77 skips.
+function(lockstep_add_program_test name script)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "PYTHON;ENVIRONMENT" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  if(NOT ARG_PYTHON)
+    set(ARG_PYTHON "${Python3_EXECUTABLE}" -B)
+  endif()
+  set(launcher "")
+  if(LOCKSTEP_ENABLE_MPI)
+    set(launcher "${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG}")
+  endif()
+  add_test(NAME ${name} COMMAND ${ARG_PYTHON} "${CMAKE_CURRENT_SOURCE_DIR}/${script}")
+  set(environment "LOCKSTEP=$<TARGET_FILE:lockstep>" "LOCKSTEP_MPIEXEC=${launcher}" "${LOCKSTEP_PROGRAM_ENVIRONMENT}" "${ARG_ENVIRONMENT}")
+  lockstep_test_properties(${name} ${ARG_TIMEOUT} "${environment}")
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()

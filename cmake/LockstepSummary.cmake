@@ -7,6 +7,7 @@ message(STATUS "  Compiler              ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COM
 message(STATUS "  Kokkos                ${Kokkos_VERSION} (${_devices}) in ${Kokkos_DIR}")
 message(STATUS "  Kokkos Kernels        ${KokkosKernels_DIR}")
 message(STATUS "  LOCKSTEP_ENABLE_CUDA        ${LOCKSTEP_ENABLE_CUDA}")
+message(STATUS "  LOCKSTEP_ENABLE_HIP         ${LOCKSTEP_ENABLE_HIP}")
 message(STATUS "  LOCKSTEP_ENABLE_OPENMP      ${LOCKSTEP_ENABLE_OPENMP}")
 message(STATUS "  LOCKSTEP_ENABLE_MPI         ${LOCKSTEP_ENABLE_MPI} ${MPI_CXX_VERSION}")
 message(STATUS "  LOCKSTEP_ENABLE_NCCL        ${LOCKSTEP_ENABLE_NCCL} ${NCCL_VERSION}")

@@ -123,6 +123,7 @@ struct VectorPack {
   static constexpr int width = LOCKSTEP_PACK_BYTES / 4;
   typedef float Vector __attribute__((vector_size(LOCKSTEP_PACK_BYTES)));
   typedef std::int32_t Integers __attribute__((vector_size(LOCKSTEP_PACK_BYTES)));
+  typedef std::uint32_t Bits __attribute__((vector_size(LOCKSTEP_PACK_BYTES)));
   typedef std::uint8_t Bytes __attribute__((vector_size(LOCKSTEP_PACK_BYTES / 4)));
   using Flags = Integers;
   Vector v;
@@ -199,7 +200,7 @@ struct VectorPack {
   }
 
   LOCKSTEP_PACK_INLINE friend VectorPack times_two_to(VectorPack x, VectorPack shifted) {
-    return VectorPack(Vector(Integers(x.v) + (Integers(shifted.v) << 23)));
+    return VectorPack(Vector(Bits(x.v) + (Bits(shifted.v) << 23)));  // a NaN's bits wrap around
   }
   LOCKSTEP_PACK_INLINE friend VectorPack zero_below(VectorPack x, float limit, VectorPack value) {
     return VectorPack(x.v < limit ? Vector{} : value.v);

@@ -479,6 +479,9 @@ World::Shared World::allocate_shared(std::int64_t bytes) {
 #ifdef LOCKSTEP_HAVE_MPI
   if (m_processes == 1) return shared;
   Blocking const deadline(*this);
+  // MPI aligns a process's part for no more than a word; the same offset is aligned for all, who map whole pages.
+  constexpr std::uintptr_t alignment = alignof(Status);
+  bytes += alignment;
   void* base     = nullptr;
   int const code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, MPI_INFO_NULL, m_node, &base, &shared.window);
   // All processes of the world must know whether it worked for all.
@@ -500,7 +503,8 @@ World::Shared World::allocate_shared(std::int64_t bytes) {
     int unit        = 0;
     void* address   = nullptr;
     check(MPI_Win_shared_query(shared.window, i, &length, &unit, &address), "MPI_Win_shared_query");
-    shared.bases[std::size_t(members[std::size_t(i)])] = static_cast<std::byte*>(address);
+    std::uintptr_t const start = (reinterpret_cast<std::uintptr_t>(address) + alignment - 1) / alignment * alignment;
+    shared.bases[std::size_t(members[std::size_t(i)])] = reinterpret_cast<std::byte*>(start);
   }
   check(MPI_Barrier(m_node), "MPI_Barrier");
 #else

@@ -172,7 +172,7 @@ class Recipe(unittest.TestCase):
     @unittest.skipUnless(os.environ.get("LOCKSTEP_CMAKE"), "not run by ctest")
     def test_configure_lines(self):
         """Those that this machine's Kokkos allows; the others must be refused by name."""
-        cmake, prefix = os.environ["LOCKSTEP_CMAKE"], os.environ["LOCKSTEP_PREFIX_PATH"]
+        cmake, prefix = os.environ["LOCKSTEP_CMAKE"], os.environ["LOCKSTEP_PREFIX_PATH"].replace(":", ";")
         openmp = os.environ["LOCKSTEP_OPENMP"] == "ON"
         for choices, refused in (({"mpi": bool(os.environ.get("LOCKSTEP_MPIEXEC")), "openmp": openmp}, None),
                                  ({"mpi": False, "openmp": openmp, "werror": True, "sanitizers": True}, None),

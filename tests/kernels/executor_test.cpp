@@ -216,6 +216,7 @@ TEST(Executor, ShardRowsDoNotDependOnTheRunTheyAreIn) {
       for (int device = 0; device < devices; ++device) {
         Interval const run = plan.shards_of(device, devices);
         auto const part    = problem.rows(plan, run);
+        if (part.empty()) continue;  // a device without shards
         ASSERT_EQ(0, std::memcmp(part.data(), all.data() + run.begin * width, part.size() * sizeof(float)))
             << "batch " << n << ", device " << device << " of " << devices;
       }
