@@ -8,7 +8,8 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Commands const commands{&train_command, &allreduce_command, &verify_command, &schedule_command, &simulate_command, &bench_command, &info_command};
+  Commands const commands{&train_command,    &allreduce_command, &verify_command, &schedule_command,
+                          &simulate_command, &bench_command,     &info_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();
