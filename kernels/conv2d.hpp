@@ -96,11 +96,11 @@ KOKKOS_FUNCTION void conv2d_forward_plain_tile(Conv2d const& c, float const* x, 
 // All columns and rows of `Channels` output channels; channels left over go to smaller tiles.
 template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_forward_channels(Conv2d const& c, float const* x, float const* weights, float const* bias,
-                                             int row_begin, int row_end, int channel_begin, float* out,
-                                             std::uint8_t* flags) {
+                                             int channel_begin, float* out, std::uint8_t* flags, Share share) {
   int channel = channel_begin;
   for (; channel + Channels <= c.out_channels; channel += Channels)
-    for (int row = row_begin; row < row_end; row += c.pool ? 2 : 1)
+    for (int row = 0; row < c.out_height; row += c.pool ? 2 : 1) {
+      if (!share.has((std::int64_t(channel / Channels) * c.out_height + row) / (c.pool ? 2 : 1))) continue;
       if (c.pool) {
         for (int column = 0; column < c.out_width; column += 2)
           for (int lane = 0; lane < lanes; lane += P::width)
@@ -115,23 +115,24 @@ KOKKOS_FUNCTION void conv2d_forward_channels(Conv2d const& c, float const* x, fl
           for (int lane = 0; lane < lanes; lane += P::width)
             conv2d_forward_plain_tile<P, K, Channels, 1>(c, x + lane, weights, bias, channel, row, column, out + lane);
       }
+    }
   if constexpr (Channels > 1)
     if (channel < c.out_channels)
-      conv2d_forward_channels<P, K, Channels / 2>(c, x, weights, bias, row_begin, row_end, channel, out, flags);
+      conv2d_forward_channels<P, K, Channels / 2>(c, x, weights, bias, channel, out, flags, share);
 }
 
 // out: y after ReLU and pooling; flags [as out], one byte a lane: which of the four elements passed the ReLU (pool and
 // relu only).
 template <class P>
 KOKKOS_FUNCTION void conv2d_forward(Conv2d const& c, float const* x, float const* weights, float const* bias,
-                                    float* out, std::uint8_t* flags) {
+                                    float* out, std::uint8_t* flags, Share share = {}) {
   constexpr int channels = tiles::forward_channels;
   if (c.kernel == 3)
-    conv2d_forward_channels<P, 3, channels>(c, x, weights, bias, 0, c.out_height, 0, out, flags);
+    conv2d_forward_channels<P, 3, channels>(c, x, weights, bias, 0, out, flags, share);
   else if (c.kernel == 5)
-    conv2d_forward_channels<P, 5, channels>(c, x, weights, bias, 0, c.out_height, 0, out, flags);
+    conv2d_forward_channels<P, 5, channels>(c, x, weights, bias, 0, out, flags, share);
   else
-    conv2d_forward_channels<P, 0, channels>(c, x, weights, bias, 0, c.out_height, 0, out, flags);
+    conv2d_forward_channels<P, 0, channels>(c, x, weights, bias, 0, out, flags, share);
 }
 
 // ---- backward through pooling and ReLU ----
@@ -257,12 +258,13 @@ template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_weight_gradient_channels(Conv2d const& c, float const* x, float const* dy, float const* out,
                                                      std::uint8_t const* flags, float const* d_out, int channel_begin,
                                                      Conv2dWork const& work, GradientRows const& rows,
-                                                     std::int64_t weight, std::int64_t bias) {
+                                                     std::int64_t weight, std::int64_t bias, Share share) {
   int const taps       = c.taps();
   int const chunk_rows = conv2d_chunk_rows(c);
   int channel          = channel_begin;
   for (; channel + Channels <= c.out_channels; channel += Channels) {
     for (int i = 0; i < c.in_channels; ++i) {
+      if (!share.has(std::int64_t(channel / Channels) * c.in_channels + i)) continue;
       float const* in = x + i * c.in_plane();
       for (int row = 0; row < c.out_height; row += chunk_rows) {
         int const row_end  = row + chunk_rows < c.out_height ? row + chunk_rows : c.out_height;
@@ -305,29 +307,30 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_channels(Conv2d const& c, float cons
         for (int o = 0; o < Channels; ++o)
           rows.put(shard, weight + (std::int64_t(channel + o) * c.in_channels + i) * taps,
                    work.results + shard * pitch + o * taps, K ? K * K : taps);
+      if (i == 0) add_lane_sums<P>(rows, work.bias, Channels, bias + channel);
     }
-    add_lane_sums<P>(rows, work.bias, Channels, bias + channel);
   }
   if constexpr (Channels > 1)
     if (channel < c.out_channels)
       conv2d_weight_gradient_channels<P, K, Channels / 2>(c, x, dy, out, flags, d_out, channel, work, rows, weight,
-                                                          bias);
+                                                          bias, share);
 }
 
 // weight, bias: offsets in a row.
 template <class P>
 KOKKOS_FUNCTION void conv2d_weight_gradient(Conv2d const& c, float const* x, float const* dy, float const* out,
                                             std::uint8_t const* flags, float const* d_out, Conv2dWork const& work,
-                                            GradientRows const& rows, std::int64_t weight, std::int64_t bias) {
+                                            GradientRows const& rows, std::int64_t weight, std::int64_t bias,
+                                            Share share = {}) {
   if (c.kernel == 3)
     conv2d_weight_gradient_channels<P, 3, tiles::weight_channels(3)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
-                                                                     bias);
+                                                                     bias, share);
   else if (c.kernel == 5)
     conv2d_weight_gradient_channels<P, 5, tiles::weight_channels(5)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
-                                                                     bias);
+                                                                     bias, share);
   else
     conv2d_weight_gradient_channels<P, 0, tiles::weight_channels(0)>(c, x, dy, out, flags, d_out, 0, work, rows, weight,
-                                                                     bias);
+                                                                     bias, share);
 }
 
 // ---- data gradient ----
@@ -373,13 +376,14 @@ KOKKOS_FUNCTION void conv2d_data_gradient_tile(Conv2d const& c, float const* dy,
 
 template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_data_gradient_channels(Conv2d const& c, float const* dy, float const* weights,
-                                                   int channel_begin, float* dx) {
+                                                   int channel_begin, float* dx, Share share) {
   constexpr int columns = tiles::data_columns;
   constexpr int chunk =
       10;  // output channels: their rows of dy stay in the first-level cache while the input channels pass
   int channel     = channel_begin;
   int const whole = channel_begin + (c.in_channels - channel_begin) / Channels * Channels;
-  for (int row = 0; row < c.in_height; ++row)
+  for (int row = 0; row < c.in_height; ++row) {
+    if (!share.has(row)) continue;
     for (int out = 0; out < c.out_channels; out += chunk) {
       int const out_end = out + chunk < c.out_channels ? out + chunk : c.out_channels;
       for (channel = channel_begin; channel < whole; channel += Channels)
@@ -399,15 +403,18 @@ KOKKOS_FUNCTION void conv2d_data_gradient_channels(Conv2d const& c, float const*
                                                          out, out_end, dx + lane);
         }
     }
+  }
   if constexpr (Channels > 1)
-    if (whole < c.in_channels) conv2d_data_gradient_channels<P, K, Channels / 2>(c, dy, weights, whole, dx);
+    if (whole < c.in_channels) conv2d_data_gradient_channels<P, K, Channels / 2>(c, dy, weights, whole, dx, share);
 }
 
 // A kernel size known at run time only: one element of dx at a time.
 template <class P>
-KOKKOS_FUNCTION void conv2d_data_gradient_any(Conv2d const& c, float const* dy, float const* weights, float* dx) {
+KOKKOS_FUNCTION void conv2d_data_gradient_any(Conv2d const& c, float const* dy, float const* weights, float* dx,
+                                              Share share) {
   for (int i = 0; i < c.in_channels; ++i)
-    for (int row = 0; row < c.in_height; ++row)
+    for (int row = 0; row < c.in_height; ++row) {
+      if (!share.has(row)) continue;
       for (int column = 0; column < c.in_width; ++column)
         for (int lane = 0; lane < lanes; lane += P::width) {
           P sum(0.0f);
@@ -422,17 +429,19 @@ KOKKOS_FUNCTION void conv2d_data_gradient_any(Conv2d const& c, float const* dy, 
               }
           sum.store(dx + i * c.in_plane() + (std::int64_t(row) * c.in_width + column) * lanes + lane);
         }
+    }
 }
 
 template <class P>
-KOKKOS_FUNCTION void conv2d_data_gradient(Conv2d const& c, float const* dy, float const* weights, float* dx) {
+KOKKOS_FUNCTION void conv2d_data_gradient(Conv2d const& c, float const* dy, float const* weights, float* dx,
+                                          Share share = {}) {
   constexpr int channels = tiles::data_channels;
   if (c.kernel == 3)
-    conv2d_data_gradient_channels<P, 3, channels>(c, dy, weights, 0, dx);
+    conv2d_data_gradient_channels<P, 3, channels>(c, dy, weights, 0, dx, share);
   else if (c.kernel == 5)
-    conv2d_data_gradient_channels<P, 5, channels>(c, dy, weights, 0, dx);
+    conv2d_data_gradient_channels<P, 5, channels>(c, dy, weights, 0, dx, share);
   else
-    conv2d_data_gradient_any<P>(c, dy, weights, dx);
+    conv2d_data_gradient_any<P>(c, dy, weights, dx, share);
 }
 
 }  // namespace lockstep

@@ -16,9 +16,10 @@ struct Dense {
 
 template <class P, int Units>
 KOKKOS_FUNCTION void dense_forward_units(Dense const& d, float const* x, float const* weights, float const* bias,
-                                         std::int64_t unit_begin, float* y) {
+                                         std::int64_t unit_begin, float* y, Share share) {
   std::int64_t unit = unit_begin;
-  for (; unit + Units <= d.out; unit += Units)
+  for (; unit + Units <= d.out; unit += Units) {
+    if (!share.has(unit / Units)) continue;
     for (int lane = 0; lane < lanes; lane += P::width) {
       P sums[Units];
       LOCKSTEP_UNROLL
@@ -32,20 +33,23 @@ KOKKOS_FUNCTION void dense_forward_units(Dense const& d, float const* x, float c
       LOCKSTEP_UNROLL
       for (int j = 0; j < Units; ++j) (d.relu ? rectify(sums[j]) : sums[j]).store(y + (unit + j) * lanes + lane);
     }
+  }
   if constexpr (Units > 1)
-    if (unit < d.out) dense_forward_units<P, Units / 2>(d, x, weights, bias, unit, y);
+    if (unit < d.out) dense_forward_units<P, Units / 2>(d, x, weights, bias, unit, y, share);
 }
 
 template <class P>
-KOKKOS_FUNCTION void dense_forward(Dense const& d, float const* x, float const* weights, float const* bias, float* y) {
-  dense_forward_units<P, tiles::dense_units>(d, x, weights, bias, 0, y);
+KOKKOS_FUNCTION void dense_forward(Dense const& d, float const* x, float const* weights, float const* bias, float* y,
+                                   Share share = {}) {
+  dense_forward_units<P, tiles::dense_units>(d, x, weights, bias, 0, y, share);
 }
 
 template <class P, int Inputs>
 KOKKOS_FUNCTION void dense_data_gradient_inputs(Dense const& d, float const* dy, float const* weights,
-                                                std::int64_t in_begin, float* dx) {
+                                                std::int64_t in_begin, float* dx, Share share) {
   std::int64_t i = in_begin;
-  for (; i + Inputs <= d.in; i += Inputs)
+  for (; i + Inputs <= d.in; i += Inputs) {
+    if (!share.has(i / Inputs)) continue;
     for (int lane = 0; lane < lanes; lane += P::width) {
       P sums[Inputs];
       LOCKSTEP_UNROLL
@@ -59,26 +63,35 @@ KOKKOS_FUNCTION void dense_data_gradient_inputs(Dense const& d, float const* dy,
       LOCKSTEP_UNROLL
       for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (i + j) * lanes + lane);
     }
+  }
   if constexpr (Inputs > 1)
-    if (i < d.in) dense_data_gradient_inputs<P, Inputs / 2>(d, dy, weights, i, dx);
+    if (i < d.in) dense_data_gradient_inputs<P, Inputs / 2>(d, dy, weights, i, dx, share);
 }
 
 template <class P>
-KOKKOS_FUNCTION void dense_data_gradient(Dense const& d, float const* dy, float const* weights, float* dx) {
-  dense_data_gradient_inputs<P, tiles::dense_units>(d, dy, weights, 0, dx);
-}
-
-// Turns d_out into dy, in place.
-template <class P>
-KOKKOS_FUNCTION void dense_output_gradient(Dense const& d, float const* y, float* d_out) {
-  if (d.relu)
-    for (std::int64_t i = 0; i < d.out * lanes; i += P::width)
-      where_passed(P::load(y + i), P::load(d_out + i)).store(d_out + i);
+KOKKOS_FUNCTION void dense_data_gradient(Dense const& d, float const* dy, float const* weights, float* dx,
+                                         Share share = {}) {
+  dense_data_gradient_inputs<P, tiles::dense_units>(d, dy, weights, 0, dx, share);
 }
 
 // dy with units innermost: transposed[lane][dense_row(out)], so that a pack is a run of output units of one image.
 KOKKOS_INLINE_FUNCTION std::int64_t dense_row(std::int64_t out) {
   return (out + 15) / 16 * 16;
+}
+
+// Turns d_out into dy, in place, and transposes it; before the two gradients below.
+template <class P>
+KOKKOS_FUNCTION void dense_output_gradient(Dense const& d, float const* y, float* d_out, float* transposed,
+                                           Share share = {}) {
+  std::int64_t const row = dense_row(d.out);
+  for (std::int64_t unit = 0; unit < row; ++unit) {
+    if (!share.has(unit)) continue;
+    float* dy = d_out + unit * lanes;
+    if (d.relu && unit < d.out)
+      for (int lane = 0; lane < lanes; lane += P::width)
+        where_passed(P::load(y + unit * lanes + lane), P::load(dy + lane)).store(dy + lane);
+    for (int lane = 0; lane < lanes; ++lane) transposed[lane * row + unit] = unit < d.out ? dy[lane] : 0.0f;
+  }
 }
 
 // Inputs x (Packs * P::width) weights, of which the first `units` columns exist; the others' dy is zero and nothing is
@@ -122,9 +135,10 @@ KOKKOS_FUNCTION void dense_weight_gradient_tile(std::int64_t out, float const* x
 template <class P, int Inputs>
 KOKKOS_FUNCTION void dense_weight_gradient_inputs(Dense const& d, float const* x, float const* transposed,
                                                   int lane_begin, int lane_end, bool add, std::int64_t in_begin,
-                                                  float* weights) {
+                                                  float* weights, Share share) {
   std::int64_t i = in_begin;
   for (; i + Inputs <= d.in; i += Inputs) {
+    if (!share.has(i / Inputs)) continue;
     float const* in    = x + i * lanes;
     float* to          = weights + i * d.out;
     std::int64_t j     = 0;
@@ -140,26 +154,22 @@ KOKKOS_FUNCTION void dense_weight_gradient_inputs(Dense const& d, float const* x
                                                       int(d.out - j), to + j);
   }
   if constexpr (Inputs > 1)
-    if (i < d.in) dense_weight_gradient_inputs<P, Inputs / 2>(d, x, transposed, lane_begin, lane_end, add, i, weights);
+    if (i < d.in)
+      dense_weight_gradient_inputs<P, Inputs / 2>(d, x, transposed, lane_begin, lane_end, add, i, weights, share);
 }
 
-// Writes (or adds to) the weight and bias gradients of one block. transposed: lanes * dense_row(out) floats of work
-// space.
+// Writes (or adds to) the weight and bias gradients of one block.
 template <class P>
-KOKKOS_FUNCTION void dense_weight_gradient(Dense const& d, float const* x, float const* dy, float* transposed,
-                                           int images, GradientRows const& rows, std::int64_t weight,
-                                           std::int64_t bias) {
-  std::int64_t const row = dense_row(d.out);
-  for (std::int64_t unit = 0; unit < row; ++unit)
-    for (int lane = 0; lane < lanes; ++lane)
-      transposed[lane * row + unit] = unit < d.out ? dy[unit * lanes + lane] : 0.0f;
+KOKKOS_FUNCTION void dense_weight_gradient(Dense const& d, float const* x, float const* dy, float const* transposed,
+                                           int images, GradientRows const& rows, std::int64_t weight, std::int64_t bias,
+                                           Share share = {}) {
   for (int shard = 0; shard < rows.shards; ++shard) {
     int const begin = shard * rows.group;
     int const end   = begin + rows.group < images ? begin + rows.group : images;
     float* to       = rows.first + shard * rows.stride;
-    dense_weight_gradient_inputs<P, tiles::dense_rows>(d, x, transposed, begin, end, rows.add, 0, to + weight);
+    dense_weight_gradient_inputs<P, tiles::dense_rows>(d, x, transposed, begin, end, rows.add, 0, to + weight, share);
   }
-  add_lane_sums<P>(rows, dy, d.out, bias);
+  if (share.has(0)) add_lane_sums<P>(rows, dy, d.out, bias);
 }
 
 }  // namespace lockstep

@@ -42,6 +42,13 @@
 
 namespace lockstep {
 
+// One of several workers on a block: of a kernel's tiles, numbered from 0, it does those that are its own. Every
+// element belongs to one tile, so that the number of workers changes no bit.
+struct Share {
+  int part = 0, parts = 1;
+  KOKKOS_FORCEINLINE_FUNCTION bool has(std::int64_t tile) const { return parts == 1 || tile % parts == part; }
+};
+
 // a * b + c: one rounding where the target has the instruction, else two (a library call would cost a hundred times
 // more).
 KOKKOS_FORCEINLINE_FUNCTION float multiply_add(float a, float b, float c) {

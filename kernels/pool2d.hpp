@@ -11,10 +11,11 @@ struct Pool2d {
 };
 
 template <class P>
-KOKKOS_FUNCTION void average_pool2d_forward(Pool2d const& p, float const* x, float* y) {
+KOKKOS_FUNCTION void average_pool2d_forward(Pool2d const& p, float const* x, float* y, Share share = {}) {
   std::int64_t const in_row = std::int64_t(p.out_width) * p.window * lanes;
   P const area(float(p.window * p.window));
-  for (std::int64_t row = 0; row < std::int64_t(p.channels) * p.out_height; ++row)
+  for (std::int64_t row = 0; row < std::int64_t(p.channels) * p.out_height; ++row) {
+    if (!share.has(row)) continue;
     for (int column = 0; column < p.out_width; ++column)
       for (int lane = 0; lane < lanes; lane += P::width) {
         P sum(0.0f);
@@ -23,20 +24,23 @@ KOKKOS_FUNCTION void average_pool2d_forward(Pool2d const& p, float const* x, flo
             sum = sum + P::load(x + (row * p.window + u) * in_row + (column * p.window + v) * lanes + lane);
         (sum / area).store(y + (row * p.out_width + column) * lanes + lane);
       }
+  }
 }
 
 template <class P>
-KOKKOS_FUNCTION void average_pool2d_backward(Pool2d const& p, float const* dy, float* dx) {
+KOKKOS_FUNCTION void average_pool2d_backward(Pool2d const& p, float const* dy, float* dx, Share share = {}) {
   std::int64_t const in_row = std::int64_t(p.out_width) * p.window * lanes;
   P const area(float(p.window * p.window));
-  for (std::int64_t row = 0; row < std::int64_t(p.channels) * p.out_height; ++row)
+  for (std::int64_t row = 0; row < std::int64_t(p.channels) * p.out_height; ++row) {
+    if (!share.has(row)) continue;
     for (int column = 0; column < p.out_width; ++column)
       for (int lane = 0; lane < lanes; lane += P::width) {
-        P const share = P::load(dy + (row * p.out_width + column) * lanes + lane) / area;
+        P const part = P::load(dy + (row * p.out_width + column) * lanes + lane) / area;
         for (int u = 0; u < p.window; ++u)
           for (int v = 0; v < p.window; ++v)
-            share.store(dx + (row * p.window + u) * in_row + (column * p.window + v) * lanes + lane);
+            part.store(dx + (row * p.window + u) * in_row + (column * p.window + v) * lanes + lane);
       }
+  }
 }
 
 // n: floats. A NaN passes.

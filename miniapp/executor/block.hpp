@@ -37,82 +37,120 @@ struct BlockRunner {
         images(all_images),
         labels(all_labels) {}
 
-  // indices: of `count` images in the data set. Leaves the logits [class][lane] in the work space and returns where.
+  // One block's images, rows and work space.
+  struct Job {
+    std::int64_t indices[lanes];  // in the data set
+    int count;                    // images, the first lanes
+    GradientRows rows;            // the last entry is the loss
+    float* work;                  // of the block
+    float* conv_work;             // of the worker: work + conv when one does the whole block
+  };
+
+  // A pass is phases in order, each of which is several workers' shares or one's. Forward: the images, then the stages.
+  // Then the loss; backward, two for each stage from the last: gradient of its output, then those of its parameters and
+  // input.
+  KOKKOS_FUNCTION int forward_phases() const { return 1 + stage_count; }
+  KOKKOS_FUNCTION int phases() const { return 2 + 3 * stage_count; }
+
   template <class P>
-  KOKKOS_FUNCTION float const* forward(std::int64_t const* indices, int count, float const* values, float* work) const {
-    std::uint8_t const* lane_images[lanes];
-    for (int lane = 0; lane < lanes; ++lane)
-      lane_images[lane] = lane < count ? images + indices[lane] * full_input.size() : nullptr;
-    load_images<P>(lane_images, input.channels, full_input.height, full_input.width, input.height, input.width,
-                   work + stages[0].input);
-    for (int s = 0; s < stage_count; ++s) {
-      Stage const& stage = stages[s];
-      float const* x     = work + stage.input;
-      float* y           = work + stage.output;
-      switch (stage.kind) {
-        case StageKind::conv2d:
-          conv2d_forward<P>(stage.conv, x, values + stage.weight, values + stage.bias, y, flags_of(stage, work));
-          break;
-        case StageKind::dense:
-          dense_forward<P>(stage.dense, x, values + stage.weight, values + stage.bias, y);
-          break;
-        case StageKind::pool2d:
-          average_pool2d_forward<P>(stage.pool, x, y);
-          break;
-        case StageKind::relu:
-          relu_forward<P>(stage.in_size * lanes, x, y);
-          break;
-      }
-    }
-    return work + stages[stage_count - 1].output;
+  KOKKOS_FUNCTION void run(int phase, Job const& job, float const* values, Share share = {}) const {
+    if (phase == 0)
+      load<P>(job, share);
+    else if (phase <= stage_count)
+      forward<P>(stages[phase - 1], job.work, values, share);
+    else if (phase == stage_count + 1)
+      loss<P>(job, share);
+    else
+      backward<P>(stage_count - 1 - (phase - stage_count - 2) / 2, (phase - stage_count) % 2 == 0, job, values, share);
   }
 
-  // Loss and gradients of the block after forward; rows' last entry is the loss.
-  template <class P>
-  KOKKOS_FUNCTION void backward(std::int64_t const* indices, int count, float const* values, float* work,
-                                GradientRows const& rows) const {
-    int lane_labels[lanes] = {};
-    for (int lane = 0; lane < count; ++lane) lane_labels[lane] = labels[indices[lane]];
-    int turn = 0;
-    softmax_cross_entropy<P>(classes, work + stages[stage_count - 1].output, lane_labels, count, work + losses,
-                             work + gradient[0]);
-    add_lane_sums<P>(rows, work + losses, 1, parameters);
-
-    for (int s = stage_count - 1; s >= 0; --s) {
-      Stage const& stage = stages[s];
-      if (stage.weight < 0 && !stage.data_gradient) break;
-      float const* x = work + stage.input;
-      float const* y = work + stage.output;
-      float* d_out   = work + gradient[turn];
-      float* d_in    = work + gradient[1 - turn];
-      switch (stage.kind) {
-        case StageKind::conv2d: {
-          float* all_dy = stage.data_gradient ? work + dy : nullptr;
-          if (all_dy)
-            conv2d_output_gradient<P>(stage.conv, y, flags_of(stage, work), d_out, 0, stage.conv.out_channels, 0,
-                                      stage.conv.out_height, all_dy, stage.conv.out_plane());
-          conv2d_weight_gradient<P>(stage.conv, x, all_dy, y, flags_of(stage, work), d_out,
-                                    Conv2dWork(stage.conv, work + conv), rows, stage.weight, stage.bias);
-          if (all_dy) conv2d_data_gradient<P>(stage.conv, all_dy, values + stage.weight, d_in);
-          break;
-        }
-        case StageKind::dense:
-          dense_output_gradient<P>(stage.dense, y, d_out);
-          dense_weight_gradient<P>(stage.dense, x, d_out, work + transposed, count, rows, stage.weight, stage.bias);
-          if (stage.data_gradient) dense_data_gradient<P>(stage.dense, d_out, values + stage.weight, d_in);
-          break;
-        case StageKind::pool2d:
-          average_pool2d_backward<P>(stage.pool, d_out, d_in);
-          break;
-        case StageKind::relu:
-          relu_backward<P>(stage.in_size * lanes, y, d_out, d_in);
-          break;
-      }
-      turn = 1 - turn;
-    }
-  }
+  KOKKOS_FUNCTION float const* logits(float const* work) const { return work + stages[stage_count - 1].output; }
 
  private:
+  template <class P>
+  KOKKOS_FUNCTION void load(Job const& job, Share share) const {
+    std::uint8_t const* lane_images[lanes];
+    for (int lane = 0; lane < lanes; ++lane)
+      lane_images[lane] = lane < job.count ? images + job.indices[lane] * full_input.size() : nullptr;
+    load_images<P>(lane_images, input.channels, full_input.height, full_input.width, input.height, input.width,
+                   job.work + stages[0].input, share);
+  }
+
+  template <class P>
+  KOKKOS_FUNCTION void forward(Stage const& stage, float* work, float const* values, Share share) const {
+    float const* x = work + stage.input;
+    float* y       = work + stage.output;
+    switch (stage.kind) {
+      case StageKind::conv2d:
+        conv2d_forward<P>(stage.conv, x, values + stage.weight, values + stage.bias, y, flags_of(stage, work), share);
+        break;
+      case StageKind::dense:
+        dense_forward<P>(stage.dense, x, values + stage.weight, values + stage.bias, y, share);
+        break;
+      case StageKind::pool2d:
+        average_pool2d_forward<P>(stage.pool, x, y, share);
+        break;
+      case StageKind::relu:
+        if (share.has(0)) relu_forward<P>(stage.in_size * lanes, x, y);
+        break;
+    }
+  }
+
+  template <class P>
+  KOKKOS_FUNCTION void loss(Job const& job, Share share) const {
+    if (!share.has(0)) return;
+    int lane_labels[lanes] = {};
+    for (int lane = 0; lane < job.count; ++lane) lane_labels[lane] = labels[job.indices[lane]];
+    softmax_cross_entropy<P>(classes, logits(job.work), lane_labels, job.count, job.work + losses,
+                             job.work + gradient[0]);
+    add_lane_sums<P>(job.rows, job.work + losses, 1, parameters);
+  }
+
+  template <class P>
+  KOKKOS_FUNCTION void backward(int s, bool of_output, Job const& job, float const* values, Share share) const {
+    Stage const& stage = stages[s];
+    if (stage.weight < 0 && !stage.data_gradient) return;  // nothing before it has parameters either
+    float* const work = job.work;
+    float const* x    = work + stage.input;
+    float const* y    = work + stage.output;
+    int const turn    = (stage_count - 1 - s) % 2;
+    float* d_out      = work + gradient[turn];
+    float* d_in       = work + gradient[1 - turn];
+    switch (stage.kind) {
+      case StageKind::conv2d: {
+        Conv2d const& c = stage.conv;
+        float* all_dy   = stage.data_gradient ? work + dy : nullptr;
+        if (of_output) {
+          if (all_dy)
+            for (int channel = 0; channel < c.out_channels; ++channel)
+              if (share.has(channel))
+                conv2d_output_gradient<P>(c, y, flags_of(stage, work), d_out, channel, channel + 1, 0, c.out_height,
+                                          all_dy + channel * c.out_plane(), c.out_plane());
+          break;
+        }
+        conv2d_weight_gradient<P>(c, x, all_dy, y, flags_of(stage, work), d_out, Conv2dWork(c, job.conv_work), job.rows,
+                                  stage.weight, stage.bias, share);
+        if (all_dy) conv2d_data_gradient<P>(c, all_dy, values + stage.weight, d_in, share);
+        break;
+      }
+      case StageKind::dense:
+        if (of_output) {
+          dense_output_gradient<P>(stage.dense, y, d_out, work + transposed, share);
+          break;
+        }
+        dense_weight_gradient<P>(stage.dense, x, d_out, work + transposed, job.count, job.rows, stage.weight,
+                                 stage.bias, share);
+        if (stage.data_gradient) dense_data_gradient<P>(stage.dense, d_out, values + stage.weight, d_in, share);
+        break;
+      case StageKind::pool2d:
+        if (!of_output) average_pool2d_backward<P>(stage.pool, d_out, d_in, share);
+        break;
+      case StageKind::relu:
+        if (!of_output && share.has(0)) relu_backward<P>(stage.in_size * lanes, y, d_out, d_in);
+        break;
+    }
+  }
+
   KOKKOS_FUNCTION static std::uint8_t* flags_of(Stage const& stage, float* work) {
     return stage.flags < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(work + stage.flags);
   }

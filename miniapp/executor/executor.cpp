@@ -37,10 +37,74 @@ void for_each_block(Space const& space, std::string const& label, Workers const&
       space, label, workers, blocks_for(images.size()), KOKKOS_LAMBDA(int unit, float* own) {
         std::int64_t const first = images.begin + std::int64_t(unit) * lanes;
         int const count          = int(images.end - first < lanes ? images.end - first : lanes);
-        std::int64_t indices[lanes];
-        for (int lane = 0; lane < count; ++lane) indices[lane] = first + lane;
-        body(first, count, block.template forward<Pack>(indices, count, parameters.data(), own));
+        BlockRunner::Job job;
+        job.count = count;
+        job.work  = own;
+        for (int lane = 0; lane < count; ++lane) job.indices[lane] = first + lane;
+        for (int phase = 0; phase < block.forward_phases(); ++phase)
+          block.template run<Pack>(phase, job, parameters.data());
+        body(first, count, block.logits(own));
       });
+}
+
+// A minibatch's gradients in units: a unit is one block that holds several shards, or one shard that is a run of
+// blocks.
+struct Units {
+  BlockRunner runner;
+  Buffer<const std::int32_t> order;
+  Buffer<float> gradients;
+  std::int64_t first, images;  // the minibatch: order[first .. first + images)
+  std::int64_t shard_size, stride;
+  Interval run;
+  int shards_per_unit;
+
+  KOKKOS_FUNCTION std::int64_t blocks() const { return (shard_size * shards_per_unit + lanes - 1) / lanes; }  // at most
+
+  // Fills in a unit's block; false if it has no such block.
+  KOKKOS_FUNCTION bool prepare(std::int64_t unit, std::int64_t block, BlockRunner::Job& job) const {
+    std::int64_t const shard = run.begin + unit * shards_per_unit;
+    std::int64_t const left  = run.end - shard;
+    int const shards         = int(left < shards_per_unit ? left : shards_per_unit);
+    std::int64_t const end   = (shard + shards) * shard_size < images ? (shard + shards) * shard_size : images;
+    std::int64_t const at    = shard * shard_size + block * lanes;
+    if (at >= end) return false;
+    job.count = int(end - at < lanes ? end - at : lanes);
+    job.rows  = GradientRows{gradients.data() + (shard - run.begin) * stride, stride,
+                            int(shard_size < lanes ? shard_size : lanes), shards, block > 0};
+    for (int lane = 0; lane < job.count; ++lane) job.indices[lane] = order(first + at + lane);
+    return true;
+  }
+};
+
+// Depth first: a worker takes a unit from its bytes to its gradients, while it is in the worker's cache.
+void run_depth_first(Space const& space, Workers const& workers, Units const& units, std::int64_t count,
+                     Buffer<const float> const& parameters) {
+  for_each_unit(
+      space, "lockstep::executor::gradients", workers, count, KOKKOS_LAMBDA(int unit, float* own) {
+        BlockRunner::Job job;
+        job.work      = own;
+        job.conv_work = own + units.runner.conv;
+        for (std::int64_t block = 0; units.prepare(unit, block, job); ++block)
+          for (int phase = 0; phase < units.runner.phases(); ++phase)
+            units.runner.template run<Pack>(phase, job, parameters.data());
+      });
+}
+
+// Breadth first, for fewer units than workers: `parts` workers share a unit, phase by phase. The same bits: a tile is
+// one worker's.
+void run_breadth_first(Space const& space, Workers const& workers, Units const& units, std::int64_t count, int parts,
+                       Buffer<const float> const& parameters) {
+  for (std::int64_t block = 0; block < units.blocks(); ++block)
+    for (int phase = 0; phase < units.runner.phases(); ++phase)
+      Kokkos::parallel_for(
+          "lockstep::executor::gradients_phase", Kokkos::RangePolicy<Space>(space, 0, count * parts),
+          KOKKOS_LAMBDA(int worker) {
+            BlockRunner::Job job;
+            job.work      = workers.work.data() + worker / parts * workers.size;
+            job.conv_work = workers.work.data() + worker * workers.size + units.runner.conv;
+            if (units.prepare(worker / parts, block, job))
+              units.runner.template run<Pack>(phase, job, parameters.data(), Share{worker % parts, parts});
+          });
 }
 
 }  // namespace
@@ -105,33 +169,22 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
   LOCKSTEP_THROW_IF(first < 0 || first + plan.images > std::int64_t(order.extent(0)), ExitCode::wrong_result,
                     "executor: minibatch " + std::to_string(first) + ".." + std::to_string(first + plan.images) +
                         " of an order of " + std::to_string(order.extent(0)));
-  auto const block = m_impl->runner(data, {0, data.count});
-
-  // A unit is one block that holds several shards, or one shard that is a run of blocks.
-  std::int64_t const size            = plan.shard_size;
-  std::int64_t const images          = plan.images;
-  int const shards_per_unit          = size < lanes ? int(lanes / size) : 1;
-  int const group                    = size < lanes ? int(size) : lanes;
-  std::int64_t const images_per_unit = size * shards_per_unit;
-  for_each_unit(
-      space, "lockstep::executor::gradients", m_impl->workers, (run.size() + shards_per_unit - 1) / shards_per_unit,
-      KOKKOS_LAMBDA(int unit, float* own) {
-        std::int64_t const shard = run.begin + std::int64_t(unit) * shards_per_unit;
-        std::int64_t const left  = run.end - shard;
-        int const shards         = int(left < shards_per_unit ? left : shards_per_unit);
-        std::int64_t const begin = shard * size;
-        std::int64_t end         = begin + (shards == shards_per_unit ? images_per_unit : shards * size);
-        if (end > images) end = images;
-        GradientRows rows{shard_gradients.data() + (shard - run.begin) * stride, stride, group, shards, false};
-        for (std::int64_t at = begin; at < end; at += lanes) {
-          int const count = int(end - at < lanes ? end - at : lanes);
-          std::int64_t indices[lanes];
-          for (int lane = 0; lane < count; ++lane) indices[lane] = order(first + at + lane);
-          block.template forward<Pack>(indices, count, parameters.data(), own);
-          block.template backward<Pack>(indices, count, parameters.data(), own, rows);
-          rows.add = true;
-        }
-      });
+  Units units{m_impl->runner(data, {0, data.count}),
+              order,
+              shard_gradients,
+              first,
+              plan.images,
+              plan.shard_size,
+              stride,
+              run,
+              plan.shard_size < lanes ? int(lanes / plan.shard_size) : 1};
+  std::int64_t const count = (run.size() + units.shards_per_unit - 1) / units.shards_per_unit;
+  if (count == 0) return;
+  int const parts = int(m_impl->workers.count / count);
+  if (parts > 1)
+    run_breadth_first(space, m_impl->workers, units, count, parts, parameters);
+  else
+    run_depth_first(space, m_impl->workers, units, count, parameters);
 }
 
 void Executor::count_correct(Space const& space, DeviceDataset const& data, Interval images,

@@ -117,14 +117,17 @@ struct BlockBench {
 
   KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
     float* own = work.data() + worker * work_size;
-    GradientRows const to{rows.data() + worker * row_size, row_size, lanes, 1, false};
-    std::int64_t indices[lanes];
+    BlockRunner::Job job;
+    job.count     = lanes;
+    job.rows      = GradientRows{rows.data() + worker * row_size, row_size, lanes, 1, false};
+    job.work      = own;
+    job.conv_work = own + block.conv;
     std::uint8_t const* images[lanes];
     int labels[lanes];
     for (int lane = 0; lane < lanes; ++lane) {
-      indices[lane] = lane;
-      images[lane]  = block.images + lane * block.full_input.size();
-      labels[lane]  = block.labels[lane];
+      job.indices[lane] = lane;
+      images[lane]      = block.images + lane * block.full_input.size();
+      labels[lane]      = block.labels[lane];
     }
     Stage const& s      = block.stages[stage];
     float const* values = parameters.data();
@@ -156,10 +159,10 @@ struct BlockBench {
           break;
         case Part::weight_gradient:
           if (s.kind == StageKind::conv2d)
-            conv2d_weight_gradient<Pack>(s.conv, x, dy, y, flags, d_out, Conv2dWork(s.conv, own + block.conv), to,
+            conv2d_weight_gradient<Pack>(s.conv, x, dy, y, flags, d_out, Conv2dWork(s.conv, own + block.conv), job.rows,
                                          s.weight, s.bias);
           else
-            dense_weight_gradient<Pack>(s.dense, x, d_out, own + block.transposed, lanes, to, s.weight, s.bias);
+            dense_weight_gradient<Pack>(s.dense, x, d_out, own + block.transposed, lanes, job.rows, s.weight, s.bias);
           break;
         case Part::data_gradient:
           if (s.kind == StageKind::conv2d)
@@ -170,11 +173,10 @@ struct BlockBench {
             average_pool2d_backward<Pack>(s.pool, d_out, d_in);
           break;
         case Part::whole_forward:
-          block.forward<Pack>(indices, lanes, values, own);
+          for (int phase = 0; phase < block.forward_phases(); ++phase) block.run<Pack>(phase, job, values);
           break;
         case Part::whole_block:
-          block.forward<Pack>(indices, lanes, values, own);
-          block.backward<Pack>(indices, lanes, values, own, to);
+          for (int phase = 0; phase < block.phases(); ++phase) block.run<Pack>(phase, job, values);
           break;
       }
   }
