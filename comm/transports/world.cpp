@@ -169,10 +169,7 @@ void World::assemble() {
 #endif
 
 World::~World() {
-  if (m_watchdog.joinable()) {
-    m_watching = false;
-    m_watchdog.join();
-  }
+  m_watchdog.stop();
 #ifdef LOCKSTEP_HAVE_MPI
   if (m_comm == MPI_COMM_NULL) return;
   if (!can_part()) return;
@@ -186,13 +183,13 @@ World::~World() {
 }
 
 World::Blocking::Blocking(World& world) : m_world(world) {
-  if (!world.m_watchdog.joinable()) {
-    world.m_watching = true;
-    world.m_watchdog = std::thread([&world] {
+  if (!world.m_watchdog.running) {
+    world.m_watchdog.running = true;
+    world.m_watchdog.thread  = std::thread([&world] {
       sigset_t all;
       sigfillset(&all);
       pthread_sigmask(SIG_BLOCK, &all, nullptr);
-      while (world.m_watching) {
+      while (world.m_watchdog.running) {
         timespec const nap{0, 20 * millisecond};
         nanosleep(&nap, nullptr);
         std::int64_t const since = world.m_blocked_since.load(std::memory_order_acquire);
@@ -204,7 +201,7 @@ World::Blocking::Blocking(World& world) : m_world(world) {
           if (dead < 0 && world.is_dead(p)) dead = p;
         if (dead < 0 && waited <= world.m_timeout) continue;
         world.speak(dead >= 0 ? world.ranks_of(dead) + " died: " + world.blame(dead, waited)
-                              : "deadline passed: " + world.blame(-1, waited));
+                               : "deadline passed: " + world.blame(-1, waited));
         _exit(int(ExitCode::timeout));  // MPI may be called by the blocked thread only; the launcher ends the others
       }
     });

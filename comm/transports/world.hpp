@@ -159,8 +159,6 @@ class World {
   std::int64_t m_call    = 0;
   int m_exceptions       = 0;
   std::atomic<std::int64_t> m_blocked_since{0};
-  std::atomic<bool> m_watching{false};
-  std::thread m_watchdog;
   Status m_own;  // where no memory is shared
   Status* m_mine = &m_own;
   std::vector<Status*> m_status;  // by process; null where not visible
@@ -168,6 +166,16 @@ class World {
 #ifdef LOCKSTEP_HAVE_MPI
   MPI_Comm m_comm = MPI_COMM_NULL, m_node = MPI_COMM_NULL;
 #endif
+  // Watches over Blocking; started by the first. The last member: it stops before what it looks at goes.
+  struct Watchdog {
+    std::atomic<bool> running{false};
+    std::thread thread;
+    void stop() {
+      running = false;
+      if (thread.joinable()) thread.join();
+    }
+    ~Watchdog() { stop(); }
+  } m_watchdog;
 };
 
 std::uint64_t hash_bytes(void const* data, std::size_t size, std::uint64_t start = 1469598103934665603ull);

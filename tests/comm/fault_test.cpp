@@ -6,6 +6,8 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 namespace {
@@ -16,9 +18,15 @@ struct Outcome {
   double seconds = 0;
 };
 
+Outcome run_command(std::string const& command);
+
 Outcome run(std::string const& fault, std::string const& transport, std::string const& algorithm, double timeout) {
   std::string const command = std::string(LOCKSTEP_MPIEXEC) + " 4 " + LOCKSTEP_FAULT_PROGRAM + " " + fault + " " +
                               transport + " " + algorithm + " " + std::to_string(timeout) + " 2>&1";
+  return run_command(command);
+}
+
+Outcome run_command(std::string const& command) {
   auto const start = std::chrono::steady_clock::now();
   Outcome outcome;
   FILE* const pipe = popen(command.c_str(), "r");
@@ -75,6 +83,19 @@ INSTANTIATE_TEST_SUITE_P(Transports, Fault,
                              if (c == '-') c = '_';
                            return name;
                          });
+
+// The same program with one byte more stands for another build.
+TEST(Build, AnotherOneIsRefused) {
+  std::string const copy = std::string(LOCKSTEP_FAULT_PROGRAM) + "_other";
+  std::filesystem::copy_file(LOCKSTEP_FAULT_PROGRAM, copy, std::filesystem::copy_options::overwrite_existing);
+  std::ofstream(copy, std::ios::app) << 'x';
+  std::string const arguments = " none messages ring 3";
+  Outcome const outcome       = run_command(std::string(LOCKSTEP_MPIEXEC) + " 2 " + LOCKSTEP_FAULT_PROGRAM + arguments +
+                                            " : " + LOCKSTEP_NUMPROC_FLAG + " 1 " + copy + arguments + " 2>&1");
+  EXPECT_NE(outcome.status, 0) << outcome.output;
+  EXPECT_NE(outcome.output.find("the program differs between ranks: rank 2 has"), std::string::npos) << outcome.output;
+  std::filesystem::remove(copy);
+}
 
 TEST(Faultless, Finishes) {
   Outcome const outcome = run("none", "messages", "ring", 3);

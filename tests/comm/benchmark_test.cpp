@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmark's checks see what they are for: schedules broken by one transfer, and a schedule that is right but adds
+// in another order than its proof says.
+#include <gtest/gtest.h>
+
+#include "miniapp/allreduce_benchmark.hpp"
+
+using namespace lockstep;
+using namespace lockstep::comm;
+
+namespace {
+
+std::vector<BenchmarkRow> rows_with(std::function<void(Schedule&)> const& alter, std::string const& algorithm) {
+  CommunicatorOptions options;
+  options.alone          = true;
+  options.alter_schedule = alter;
+  Communicator world(std::vector<Space>(4), options);
+  BenchmarkOptions benchmark;
+  benchmark.sizes      = {400, 4000};
+  benchmark.algorithms = {algorithm};
+  benchmark.samples    = 2;
+  benchmark.warm_up    = 1;
+  return run_benchmark(world, Probe(world, 4096, 1), benchmark, [](BenchmarkRow const&) {});
+}
+
+TEST(Benchmark, RightSchedulesPass) {
+  for (auto const& name : algorithm_names())
+    for (auto const& row : rows_with({}, name)) {
+      EXPECT_TRUE(row.right()) << name;
+      EXPECT_TRUE(row.proved) << name;
+      EXPECT_EQ(row.rounding_wrong, 0) << name;
+      EXPECT_GT(row.in_place.median, 0) << name;
+      EXPECT_GT(row.predicted.sum(), 0) << name;
+    }
+}
+
+TEST(Benchmark, ADroppedTransferIsSeen) {
+  for (std::size_t which : {0u, 3u, 7u})
+    for (auto const& row :
+         rows_with([=](Schedule& s) { s.transfers.erase(s.transfers.begin() + long(which)); }, "ring")) {
+      EXPECT_GT(row.in_place.wrong, 0);
+      EXPECT_GT(row.out_of_place.wrong, 0);
+      EXPECT_FALSE(row.right());
+    }
+}
+
+TEST(Benchmark, AReductionMadeACopyIsSeen) {
+  for (auto const& row : rows_with([](Schedule& s) { s.transfers.front().action = Action::copy; }, "tree"))
+    EXPECT_GT(row.in_place.wrong, 0);
+}
+
+// Sums that are exact in any order cannot tell; those that round can.
+TEST(Benchmark, AnotherOrderIsSeenByRoundingInputsOnly) {
+  auto const naive_instead = [](Schedule& s) {
+    auto const name = s.algorithm;
+    s               = make_schedule("naive", {s.ranks, 1000, 0});
+    s.algorithm     = name;
+  };
+  for (auto const& row : rows_with(naive_instead, "tree")) {
+    EXPECT_EQ(row.in_place.wrong, 0);
+    EXPECT_TRUE(row.same_bits);
+    EXPECT_GT(row.rounding_wrong, 0);
+    EXPECT_FALSE(row.right());
+  }
+}
+
+}  // namespace
