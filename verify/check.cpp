@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "comm/algorithms.hpp"
 #include "kernels/error.hpp"
+#include "verify/compare.hpp"
 
 namespace lockstep::verify {
 namespace {
@@ -93,6 +95,13 @@ Outcome together(comm::Communicator& world, Outcome mine) {
   return mine;
 }
 
+int first_that_differs(comm::Communicator& world, std::vector<float> const& values) {
+  auto const hashes = world.gather(hash_of(values));
+  return int(std::find_if(hashes.begin(), hashes.end(), [&](auto hash) { return hash != hashes[0]; }) -
+             hashes.begin()) %
+         int(hashes.size());
+}
+
 Outcome run_agreed(Check const& check, Context const& context) {
   Outcome outcome;
   try {
@@ -106,12 +115,15 @@ Outcome run_agreed(Check const& check, Context const& context) {
   if (context.runtime().processes() == 1) return outcome;
 
   comm::Communicator world(context.runtime().instances(1));
-  // 0: failed and knows why; 1: failed because others did; 2: passed.
-  auto const verdicts = world.gather(std::uint64_t(outcome.passed ? 2 : outcome.detail.empty() ? 1 : 0));
+  // The earliest step tells: what is wrong there spreads to other processes in the steps after it.
+  constexpr std::uint64_t well = std::numeric_limits<std::uint64_t>::max(), by_others = well - 1;
+  auto const verdicts = world.gather(outcome.passed           ? well
+                                     : outcome.detail.empty() ? by_others
+                                                              : std::uint64_t(outcome.step + 1));
   auto const worst    = std::min_element(verdicts.begin(), verdicts.end());
   int const teller    = int(worst - verdicts.begin());
   Outcome agreed;
-  agreed.passed = *worst == 2;
+  agreed.passed = *worst == well;
   agreed.detail = tell(world, outcome.detail, teller);
   agreed.tensor = tell(world, outcome.tensor, teller);
   agreed.step   = std::int64_t(world.gather(std::uint64_t(outcome.step))[std::size_t(teller)]);

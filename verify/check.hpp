@@ -84,6 +84,9 @@ std::vector<Check> const& all_checks();
 // failed.
 Outcome together(comm::Communicator& world, Outcome mine);
 
+// 0 if the values' bits are equal on all processes, else the number of the first that differs from process 0.
+int first_that_differs(comm::Communicator& world, std::vector<float> const& values);
+
 // Runs a check on all processes and agrees on the outcome: passed only if it passed everywhere; what failed is told by
 // the first process where it did. An exception becomes a failure.
 Outcome run_agreed(Check const& check, Context const& context);

@@ -91,22 +91,20 @@ Outcome check_exact(Context const& context, comm::Communicator& world, std::stri
   return Outcome::success("");
 }
 
+// Bits of the sums that this process holds are added to `bits`.
 Outcome check_same_bits(Context const& context, comm::Communicator& world, std::string const& algorithm,
-                        std::int64_t count) {
+                        std::int64_t count, std::vector<float>& bits) {
   std::vector<Buffer<float>> whole;
   auto const buffers = guarded<float>(world, count, whole, rounded_element);
   call(context, world, algorithm, comm::Op::sum, buffers);
   std::vector<float> const first = to_host(world.instance(0), buffers[0]);
-  auto const hashes              = world.gather(hash_of(first));
-  std::string const what         = algorithm + ", k = " + std::to_string(world.size()) + ": ";
-  for (std::size_t p = 1; p < hashes.size(); ++p)
-    if (hashes[p] != hashes[0])
-      return Outcome::failure(what + "process " + std::to_string(p) + " holds other bits than process 0");
+  bits.insert(bits.end(), first.begin(), first.end());
   for (int local = 1; local < world.local_size(); ++local) {
     std::vector<float> const found = to_host(world.instance(local), buffers[std::size_t(local)]);
     for (std::size_t i = 0; i < found.size(); ++i)
       if (ulp_distance(found[i], first[i]) != 0)
-        return Outcome::failure(what + "rank " + std::to_string(world.rank(local)) + " holds other bits in element " +
+        return Outcome::failure(algorithm + ", k = " + std::to_string(world.size()) + ": rank " +
+                                std::to_string(world.rank(local)) + " holds other bits in element " +
                                 std::to_string(i) + " than rank " + std::to_string(world.rank(0)));
   }
   return Outcome::success("");
@@ -149,63 +147,94 @@ Outcome check_collectives(Context const& context) {
   std::int64_t calls = 0;
   for (WorldShape const& shape : context.worlds()) {
     comm::Communicator world = context.world(shape);
-    for (std::string const& algorithm : context.algorithms(world))
-      for (std::int64_t const count : lengths(context, world.size())) {
+    for (std::string const& algorithm : context.algorithms(world)) {
+      Outcome first = Outcome::success("");
+      std::vector<float> bits;
+      for (std::int64_t const count : lengths(context, world.size()))
         for (auto const& outcome : {check_exact<std::int64_t>(context, world, algorithm, comm::Op::sum, count),
                                     check_exact<std::int64_t>(context, world, algorithm, comm::Op::max, count),
                                     check_exact<float>(context, world, algorithm, comm::Op::sum, count),
                                     check_exact<double>(context, world, algorithm, comm::Op::min, count),
-                                    check_same_bits(context, world, algorithm, count)}) {
-          if (Outcome const all = together(world, outcome); !all.passed) return all;
+                                    check_same_bits(context, world, algorithm, count, bits)}) {
+          if (first.passed) first = outcome;
           ++calls;
         }
-      }
+      int const other = first_that_differs(world, bits);
+      if (first.passed && other > 0)
+        first = Outcome::failure(algorithm + ", k = " + std::to_string(world.size()) + ": process " +
+                                 std::to_string(other) + " holds other bits than process 0");
+      first = together(world, first);
+      if (!first.passed) return first;
+    }
   }
   return Outcome::success(std::to_string(calls) + " calls, every algorithm");
 }
 
-// Sent bytes and messages of all ranks together: against the schedule, and for the algorithms whose total has a simple
-// formula, 2 (k - 1) n elements, against that.
+namespace {
+
+struct Moved {
+  std::int64_t bytes = 0, messages = 0;
+};
+
+// What the schedule has the ranks [begin, end) send.
+Moved predict(comm::Schedule const& schedule, std::int64_t count, std::int64_t item, int begin, int end) {
+  Moved moved;
+  for (comm::Transfer const& transfer : schedule.transfers) {
+    std::int64_t const elements = comm::element_range(schedule, transfer, count).size();
+    if (transfer.is_local() || elements == 0 || transfer.source < begin || transfer.source >= end) continue;
+    moved.bytes += elements * item;
+    ++moved.messages;
+  }
+  return moved;
+}
+
+// One call: what this process's ranks sent against the schedule; and the schedule, for the algorithms whose total has a
+// simple formula, 2 (k - 1) n elements, against that.
+Outcome compare_traffic(Context const& context, comm::Communicator& world, std::string const& algorithm,
+                        std::int64_t count) {
+  constexpr std::int64_t item   = sizeof(std::int64_t);
+  int const k                   = world.size();
+  comm::Schedule const schedule = comm::make_schedule(algorithm, {k, count, world.ranks_per_node()});
+  Moved const wanted            = predict(schedule, count, item, world.rank(0), world.rank(0) + world.local_size());
+
+  std::vector<Buffer<std::int64_t>> whole;
+  auto const buffers         = guarded<std::int64_t>(world, count, whole, element<std::int64_t>);
+  comm::Traffic const before = world.traffic();
+  call(context, world, algorithm, comm::Op::sum, buffers);
+  comm::Traffic const after = world.traffic();
+  Moved const found{after.bytes_sent - before.bytes_sent, after.messages_sent - before.messages_sent};
+
+  std::string const what = algorithm + ", k = " + std::to_string(k) + ", " + std::to_string(count) + " int64: ";
+  if (found.bytes != wanted.bytes || found.messages != wanted.messages)
+    return Outcome::failure(what + std::to_string(found.bytes) + " bytes in " + std::to_string(found.messages) +
+                            " messages; the schedule has " + std::to_string(wanted.bytes) + " in " +
+                            std::to_string(wanted.messages));
+  bool const simple        = algorithm == "naive" || algorithm == "tree" || algorithm == "ring";
+  std::int64_t const total = predict(schedule, count, item, 0, k).bytes, formula = 2 * (k - 1) * count * item;
+  if (simple && total != formula)
+    return Outcome::failure(what + std::to_string(total) + " bytes in the schedule; 2 (k - 1) n elements are " +
+                            std::to_string(formula));
+  return Outcome::success("");
+}
+
+}  // namespace
+
 Outcome check_traffic(Context const& context) {
-  std::vector<std::string> const simple{"naive", "tree", "ring"};
   std::vector<std::string> const scheduled = comm::algorithm_names();
   std::int64_t calls                       = 0;
   for (WorldShape const& shape : context.worlds()) {
     comm::Communicator world = context.world(shape);
-    int const k              = world.size();
+    Outcome first            = Outcome::success("");
     for (std::string const& algorithm : context.algorithms(world)) {
-      if (std::count(scheduled.begin(), scheduled.end(), algorithm) == 0) continue;  // has no schedule to predict from
-      for (std::int64_t const count : lengths(context, k)) {
-        comm::Schedule const schedule = comm::make_schedule(algorithm, {k, count, world.ranks_per_node()});
-        double bytes = 0, messages = 0;
-        for (comm::Transfer const& transfer : schedule.transfers) {
-          std::int64_t const elements = comm::element_range(schedule, transfer, count).size();
-          if (transfer.is_local() || elements == 0) continue;
-          bytes += double(elements) * sizeof(std::int64_t);
-          messages += 1;
-        }
-        std::vector<Buffer<std::int64_t>> whole;
-        auto const buffers         = guarded<std::int64_t>(world, count, whole, element<std::int64_t>);
-        comm::Traffic const before = world.traffic();
-        call(context, world, algorithm, comm::Op::sum, buffers);
-        comm::Traffic const after = world.traffic();
-        double bytes_sent = 0, messages_sent = 0;
-        for (double const value : world.gather(double(after.bytes_sent - before.bytes_sent))) bytes_sent += value;
-        for (double const value : world.gather(double(after.messages_sent - before.messages_sent)))
-          messages_sent += value;
-        std::string const what = algorithm + ", k = " + std::to_string(k) + ", " + std::to_string(count) + " int64: ";
-        if (bytes_sent != bytes || messages_sent != messages)
-          return Outcome::failure(what + std::to_string(std::int64_t(bytes_sent)) + " bytes in " +
-                                  std::to_string(std::int64_t(messages_sent)) + " messages; the schedule has " +
-                                  std::to_string(std::int64_t(bytes)) + " in " +
-                                  std::to_string(std::int64_t(messages)));
-        double const formula = 2.0 * (k - 1) * double(count) * sizeof(std::int64_t);
-        if (std::count(simple.begin(), simple.end(), algorithm) && bytes_sent != formula)
-          return Outcome::failure(what + std::to_string(std::int64_t(bytes_sent)) +
-                                  " bytes; 2 (k - 1) n elements are " + std::to_string(std::int64_t(formula)));
+      if (std::count(scheduled.begin(), scheduled.end(), algorithm) == 0) continue;  // nothing to predict from
+      for (std::int64_t const count : lengths(context, world.size())) {
+        Outcome const outcome = compare_traffic(context, world, algorithm, count);
+        if (first.passed) first = outcome;
         ++calls;
       }
     }
+    first = together(world, first);
+    if (!first.passed) return first;
   }
   return Outcome::success(std::to_string(calls) + " calls: bytes and messages as predicted");
 }

@@ -47,14 +47,6 @@ struct Allowance {
   }
 };
 
-// 0 if the values are equal on all processes, else the number of the first that differs from process 0.
-int first_that_differs(comm::Communicator& world, std::vector<float> const& values) {
-  auto const hashes = world.gather(hash_of(values));
-  return int(std::find_if(hashes.begin(), hashes.end(), [&](auto hash) { return hash != hashes[0]; }) -
-             hashes.begin()) %
-         int(hashes.size());
-}
-
 // Variations of how the work is reduced; none may change a bit.
 std::vector<TrainerOptions> variations(Context const& context, comm::Communicator const& world,
                                        TrainerOptions const& base) {

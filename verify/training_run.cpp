@@ -40,12 +40,15 @@ std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setu
   Trainer trainer(world, setup.network, setup.train, setup.test, setup.options);
   if (!setup.start.empty()) trainer.restore(setup.start, 0);
   StepResult result;
+  std::optional<Outcome> failure;
   while (true) {
-    Outcome const outcome = together(world, after(trainer, result).value_or(Outcome::success("")));
-    if (!outcome.passed) return outcome;
-    if (trainer.step() == setup.steps) return std::nullopt;
+    if (auto found = after(trainer, result); found && !failure) failure = found;
+    // Other processes need this one until the end.
+    if (trainer.step() == setup.steps || (failure && world.processes() == 1)) break;
     result = trainer.advance();
   }
+  Outcome const outcome = together(world, failure.value_or(Outcome::success("")));
+  return outcome.passed ? std::nullopt : std::make_optional(outcome);
 }
 
 Trajectory record(comm::Communicator& world, Setup const& setup) {

@@ -32,7 +32,7 @@ struct Trajectory {
   std::vector<std::vector<float>> parameters;  // of the first local device
 };
 
-// Called after each step (and at step 0) with the trainer; a failure ends the run.
+// Called after each step (and at step 0) with the trainer, on all processes alike. The first failure is the run's.
 using AfterStep = std::function<std::optional<Outcome>(Trainer&, StepResult const&)>;
 std::optional<Outcome> run_training(comm::Communicator& world, Setup const& setup, AfterStep const& after);
 Trajectory record(comm::Communicator& world, Setup const& setup);

@@ -85,7 +85,7 @@ class Verify(unittest.TestCase):
 
     @unittest.skipUnless(program.MPIEXEC, "built without MPI")
     def test_real_ranks(self):
-        done = program.run("verify", "--quick", ranks=2, environment={"OMP_NUM_THREADS": "1"})
+        done = program.run("verify", "--quick", ranks=2, environment={"OMP_NUM_THREADS": "1"}, timeout=600)  # a crowded machine
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(list(lines_of(done.stdout)), CHECKS)
         self.assertEqual(done.stdout.count("VERIFICATION: PASSED"), 1)
