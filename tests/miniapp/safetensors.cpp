@@ -98,6 +98,18 @@ TEST_F(SafeTensors, Layout) {
   EXPECT_EQ(value, 7);
 }
 
+TEST_F(SafeTensors, ValuesAreAlignedWhateverTheHeadersLength) {
+  for (std::size_t length = 0; length < 8; ++length) {
+    TensorFile file      = example();
+    file.metadata["key"] = std::string(length, 'x');
+    write_safetensors(path(), file);
+    std::uint64_t header = 0;
+    std::memcpy(&header, content().data(), 8);
+    EXPECT_EQ(header % 8, 0u);
+    EXPECT_EQ(read_safetensors(path()).tensors.size(), 3u);
+  }
+}
+
 TEST_F(SafeTensors, ReplacesAFileAndLeavesNoTemporary) {
   write("old");
   write_safetensors(path(), example());
