@@ -318,7 +318,7 @@ TEST(Synthetic, PinnedContent) {
 }
 
 TEST(Synthetic, ImagesDoNotDependOnTheCount) {
-  Dataset const few = make_synthetic(SyntheticPart::train, 5), more = make_synthetic(SyntheticPart::train, 9);
+  Dataset const few = make_synthetic(SyntheticPart::train, 5), more = make_synthetic(SyntheticPart::train, 10);
   EXPECT_TRUE(std::equal(few.images.begin(), few.images.end(), more.images.begin()));
   EXPECT_TRUE(std::equal(few.labels.begin(), few.labels.end(), more.labels.begin()));
   EXPECT_NE(make_synthetic(SyntheticPart::test, 5).images, few.images);
