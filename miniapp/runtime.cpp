@@ -49,7 +49,9 @@ std::string affinity() {
     if (!CPU_ISSET(core, &set)) continue;
     int const first = core;
     while (core + 1 < CPU_SETSIZE && CPU_ISSET(core + 1, &set)) ++core;
-    text += (text.empty() ? "" : ",") + std::to_string(first) + (core > first ? "-" + std::to_string(core) : "");
+    if (!text.empty()) text += ',';
+    text += std::to_string(first);
+    if (core > first) text.append("-").append(std::to_string(core));
   }
   return text;
 }
