@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The promise of exact mode as a table: devices x algorithms x transports x placements give one SHA-256 of the
+// chapter's network. Processes and threads are what the launcher started this with.
+#include <gtest/gtest.h>
+
+#include "miniapp/data/dataset.hpp"
+#include "miniapp/trainer.hpp"
+#include "tests/test_runtime.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr int steps = 120;
+
+struct Bits {
+  std::string sha256;
+  std::vector<double> losses;
+  std::int64_t correct = 0;
+
+  bool operator==(Bits const& other) const {
+    return sha256 == other.sha256 && losses == other.losses && correct == other.correct;
+  }
+};
+
+// Minibatches of 40, 40 and 13: the second size has shards of another length.
+TrainTest const& data() {
+  static TrainTest const data = load_dataset("synthetic", 93, 50);
+  return data;
+}
+
+Bits train(comm::Communicator& communicator, std::string const& algorithm) {
+  TrainerOptions options;
+  options.batch     = 40;
+  options.allreduce = algorithm;
+  Trainer trainer(communicator, Network::chapter(), data().train, data().test, options);
+  Bits bits;
+  for (int step = 0; step < steps; ++step) bits.losses.push_back(trainer.advance().loss);
+  bits.sha256  = trainer.parameters_sha256();
+  bits.correct = trainer.count_correct();
+  EXPECT_TRUE(trainer.replicas_equal());
+  return bits;
+}
+
+// One device of one process, whatever the launcher started.
+Bits const& alone() {
+  static Bits const bits = [] {
+    comm::CommunicatorOptions options;
+    options.alone = true;
+    comm::Communicator communicator(std::vector<Space>(1), options);
+    return train(communicator, "ring");
+  }();
+  return bits;
+}
+
+TEST(Bits, AreThoseOfOneDeviceOnEveryWorld) {
+  int const processes = test_runtime().processes();
+  std::vector<comm::Transport> transports{comm::Transport::automatic};
+  if (processes > 1) transports.push_back(comm::Transport::messages);
+  for (auto const transport : transports)
+    for (int local = 1; local <= (processes == 1 ? 8 : processes == 2 ? 2 : 1); ++local) {
+      comm::CommunicatorOptions options;
+      options.transport = transport;
+      comm::Communicator communicator(std::vector<Space>(std::size_t(local)), options);
+      for (auto const& algorithm : communicator.algorithms())
+        EXPECT_TRUE(train(communicator, algorithm) == alone())
+            << algorithm << " over " << communicator.transport() << ", " << processes << " x " << local;
+    }
+}
+
+}  // namespace
+}  // namespace lockstep
