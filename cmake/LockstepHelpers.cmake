@@ -41,12 +41,6 @@ function(lockstep_compile_options target)
   endif()
 endfunction()
 
-# Tests start more ranks than there may be cores, also as root in a container. Open MPI 4 and its successors; hwloc's search
-# for X displays costs seconds a start where the name localhost is not known.
-set(LOCKSTEP_PROGRAM_ENVIRONMENT "OMP_WAIT_POLICY=passive;HWLOC_COMPONENTS=-gl;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-    "OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_MCA_mpi_yield_when_idle=1;PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe")
-set(LOCKSTEP_LAUNCHER_ENVIRONMENT "OMP_NUM_THREADS=1;${LOCKSTEP_PROGRAM_ENVIRONMENT}")
-
 # For every test. Instrumented code needs several times the time; the GoogleTest executables look for leaks while MPI still
 # holds its memory (test_main.cpp), other programs cannot.
 function(lockstep_test_properties name timeout environment)
