@@ -29,8 +29,9 @@ class Recipe(unittest.TestCase):
         def within(low, high, value):
             return sum(low <= value(result["epochs"]) <= high for result in results)
 
-        # Single epochs swing by several points; one seed of five may leave a band.
-        for epoch, low, high in ((3, 0.66, 0.78), (5, 0.49, 0.57), (10, 0.37, 0.43)):
+        # Single epochs swing by several points; one seed of five may leave a band. How long the start's plateau lasts depends on
+        # the start weights, by half an epoch: 0.71 to 0.89 in epoch 3 for seeds 1 to 11, and PyTorch from the same weights agrees.
+        for epoch, low, high in ((3, 0.66, 0.95), (5, 0.49, 0.57), (10, 0.37, 0.43)):
             losses = [round(result["epochs"][epoch - 1]["train_loss"], 4) for result in results]
             print(f"train loss of epoch {epoch}: {losses}")
             self.assertGreaterEqual(within(low, high, lambda epochs: epochs[epoch - 1]["train_loss"]), 4, losses)
