@@ -43,21 +43,25 @@ endfunction()
 
 # For every test. Instrumented code needs several times the time; the GoogleTest executables look for leaks while MPI still
 # holds its memory (test_main.cpp), other programs cannot.
-function(lockstep_test_properties name timeout environment)
+# processors: how many cores the test keeps busy, so that `ctest --parallel` fills the machine and no more.
+function(lockstep_test_properties name timeout processors environment)
   if(LOCKSTEP_ENABLE_SANITIZERS)
     math(EXPR timeout "5 * ${timeout}")
     list(APPEND environment "ASAN_OPTIONS=strict_string_checks=1:leak_check_at_exit=0" "UBSAN_OPTIONS=print_stacktrace=1"
       "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS 2 ENVIRONMENT "${environment}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} ENVIRONMENT "${environment}")
 endfunction()
 
-# lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds]): one GoogleTest executable;
-# with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
+# lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds] [PROCESSORS n]): one GoogleTest
+# executable; with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
 function(lockstep_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;RANKS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LINK;RANKS;ARGS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS ${LOCKSTEP_TEST_THREADS})
   endif()
   add_executable(test_${name} ${ARG_SOURCES})
   target_link_libraries(test_${name} PRIVATE ${ARG_LINK} lockstep_test_main)
@@ -68,22 +72,25 @@ function(lockstep_add_test name)
   endif()
   if(NOT ARG_RANKS)
     add_test(NAME ${name} COMMAND test_${name} ${ARG_ARGS})
-    lockstep_test_properties(${name} ${ARG_TIMEOUT} "${LOCKSTEP_PROGRAM_ENVIRONMENT}")
+    lockstep_test_properties(${name} ${ARG_TIMEOUT} ${ARG_PROCESSORS} "${LOCKSTEP_PROGRAM_ENVIRONMENT}")
   endif()
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}_np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
                      $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${ARG_ARGS})
-    lockstep_test_properties(${name}_np${ranks} ${ARG_TIMEOUT} "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
+    lockstep_test_properties(${name}_np${ranks} ${ARG_TIMEOUT} 2 "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
   endforeach()
 endfunction()
 
-# lockstep_add_program_test(NAME SCRIPT [PYTHON command...] [ENVIRONMENT ...] [TIMEOUT seconds]): a test of the built program in
-# Python's unittest, which finds the program and the launcher in the environment. Exit code 77 skips.
+# lockstep_add_program_test(NAME SCRIPT [PYTHON command...] [ENVIRONMENT ...] [TIMEOUT seconds] [PROCESSORS n]): a test of the built
+# program in Python's unittest, which finds the program and the launcher in the environment. Exit code 77 skips.
 function(lockstep_add_program_test name script)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "PYTHON;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "PYTHON;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
+  endif()
+  if(NOT ARG_PROCESSORS)
+    set(ARG_PROCESSORS 2)
   endif()
   if(NOT ARG_PYTHON)
     set(ARG_PYTHON "${Python3_EXECUTABLE}" -B)
@@ -94,6 +101,6 @@ function(lockstep_add_program_test name script)
   endif()
   add_test(NAME ${name} COMMAND ${ARG_PYTHON} "${CMAKE_CURRENT_SOURCE_DIR}/${script}")
   set(environment "LOCKSTEP=$<TARGET_FILE:lockstep>" "LOCKSTEP_MPIEXEC=${launcher}" "${LOCKSTEP_PROGRAM_ENVIRONMENT}" "${ARG_ENVIRONMENT}")
-  lockstep_test_properties(${name} ${ARG_TIMEOUT} "${environment}")
+  lockstep_test_properties(${name} ${ARG_TIMEOUT} ${ARG_PROCESSORS} "${environment}")
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
 endfunction()
