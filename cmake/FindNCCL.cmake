@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# NCCL::NCCL, NCCL_VERSION. NCCL ships no CMake package; NCCL_ROOT or CMAKE_PREFIX_PATH name its prefix.
-find_path(NCCL_INCLUDE_DIR nccl.h)
-find_library(NCCL_LIBRARY nccl)
+# NCCL::NCCL, NCCL_VERSION: NCCL, or RCCL with LOCKSTEP_ENABLE_HIP. NCCL ships no CMake package; NCCL_ROOT, NCCL_HOME or
+# CMAKE_PREFIX_PATH name its prefix. Python's wheels hold the library without a development link.
+if(LOCKSTEP_ENABLE_HIP)
+  set(_header rccl/rccl.h)
+  set(_names rccl librccl.so.1)
+else()
+  set(_header nccl.h)
+  set(_names nccl libnccl.so.2)
+endif()
+find_path(NCCL_INCLUDE_DIR ${_header} HINTS ENV NCCL_HOME PATH_SUFFIXES include)
+find_library(NCCL_LIBRARY NAMES ${_names} HINTS ENV NCCL_HOME PATH_SUFFIXES lib lib64)
 mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY)
 if(NCCL_INCLUDE_DIR)
-  file(STRINGS "${NCCL_INCLUDE_DIR}/nccl.h" _parts REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
+  file(STRINGS "${NCCL_INCLUDE_DIR}/${_header}" _parts REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
   string(REGEX REPLACE "[^0-9;]" "" _parts "${_parts}")
   list(JOIN _parts "." NCCL_VERSION)
 endif()

@@ -16,7 +16,7 @@ std::vector<Choice> measure_choices(Communicator& world, std::int64_t most_bytes
   std::vector<Buffer<float>> whole;
   std::int64_t const most = std::max<std::int64_t>(most_bytes / 4, 1);
   for (int d = 0; d < world.local_size(); ++d) {
-    whole.emplace_back("lockstep::comm::choose", std::size_t(most));
+    whole.emplace_back(Kokkos::view_alloc(world.instance(d), std::string("lockstep::comm::choose")), std::size_t(most));
     fence(world.instance(d), "lockstep::comm::choose");
   }
   std::vector<Choice> choices;
@@ -27,7 +27,7 @@ std::vector<Choice> measure_choices(Communicator& world, std::int64_t most_bytes
     std::string best;
     double best_seconds = 0;
     for (auto const& algorithm : world.algorithms()) {
-      if (algorithm == "mpi") continue;
+      if (algorithm == "mpi" || algorithm == "nccl") continue;
       auto const call          = [&] { world.allreduce(algorithm, Op::sum, buffers); };
       double const one         = std::min(time_together(world, 1, call), time_together(world, 1, call));
       std::int64_t const calls = std::clamp<std::int64_t>(std::int64_t(30e-6 / std::max(one, 1e-9)), 1, 50);

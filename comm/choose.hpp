@@ -9,9 +9,9 @@
 
 namespace lockstep::comm {
 
-// Collective; the same on all ranks. Times the world's algorithms, MPI's own apart (its NaN rule is another), on float
-// sums of lengths up to most_bytes. Which one wins may differ from run to run, and with it the rounding of
-// floating-point sums.
+// Collective; the same on all ranks. Times the world's algorithms, MPI's and NCCL's own apart (their NaN rules are
+// others), on float sums of lengths up to most_bytes. Which one wins may differ from run to run, and with it the
+// rounding of floating-point sums.
 std::vector<Choice> measure_choices(Communicator& world, std::int64_t most_bytes, int repeats = 5);
 
 // Lines "BYTES ALGORITHM", BYTES rising; # begins a comment. Error (usage) names file and line.

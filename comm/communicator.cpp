@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "comm/algorithms.hpp"
+#include "comm/transports/choice.hpp"
 #include "comm/transports/messages.hpp"
+#include "comm/transports/nccl.hpp"
 #include "comm/transports/plan.hpp"
 #include "comm/transports/reduce.hpp"
 #include "comm/transports/shared_memory.hpp"
@@ -19,7 +24,7 @@ namespace {
 
 constexpr bool host_accessible = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 
-enum class Way { schedule, fused, mpi };
+enum class Way { schedule, fused, mpi, nccl };
 
 // A call as ranks must agree on it, and what was worked out for it once.
 struct Shape {
@@ -31,6 +36,7 @@ struct Shape {
   std::uint64_t signature = 0;
   Way way                 = Way::schedule;
   Plan plan;
+  Nccl::SchedulePlan nccl_plan;
   std::int64_t scratch_offset = 0;  // bytes, in a slot of shared memory
 };
 
@@ -79,7 +85,8 @@ struct Communicator::Impl {
         spaces(std::move(instances)),
         world(given, int(spaces.size())),
         shared(world, int(spaces.size()), host_accessible && given.transport != Transport::messages),
-        messages(world, spaces, given) {
+        messages(world, spaces, given),
+        setup(given.devices ? *given.devices : device_setup(spaces)) {
     LOCKSTEP_THROW_IF(given.transport == Transport::shared_memory && world.processes() > 1 && !shared.usable(),
                       ExitCode::environment,
                       "the processes of a node cannot share memory; expected a shared MPI window");
@@ -88,6 +95,7 @@ struct Communicator::Impl {
     placement.local_size = int(spaces.size());
     for (int p = 0; p < world.processes(); ++p)
       placement.readable.push_back(p == world.process() || (shared.usable() && world.on_node(p)));
+    join_devices();
     scratch.resize(spaces.size());
     staging.resize(spaces.size());
     inputs.resize(spaces.size());
@@ -99,11 +107,88 @@ struct Communicator::Impl {
     all_outputs.resize(std::size_t(size()));
   }
 
+  // Peer access, and NCCL where it is of use: all processes decide alike.
+  void join_devices() {
+    TransportFacts facts;
+    facts.asked     = options.transport;
+    facts.processes = placement.processes;
+    facts.ranks     = size();
+    facts.on_gpus   = setup.device != nullptr;
+    if (facts.on_gpus) {
+      bool const peers = enable_peer_access(*setup.device, setup.gpus);
+      facts.peers      = everywhere(peers ? 1 : 0) != 0;
+      facts.nccl_missing =
+          setup.nccl ? nccl_obstacle(gpu_of_each_rank(), several_ranks_per_gpu()) : "this program was built without it";
+    }
+    choice = choose_transport(facts);
+    if (choice.nccl) {
+      try {
+        nccl = std::make_unique<Nccl>(setup, spaces, nccl_job());
+      } catch (Error const& error) {
+        facts.nccl_missing = error.what();
+      }
+      if (!everywhere(nccl ? 1 : 0)) {
+        nccl.reset();
+        if (facts.nccl_missing.empty()) facts.nccl_missing = "another process could not start it";
+        choice = choose_transport(facts);
+      }
+    }
+    placement.direct = choice.direct;
+  }
+
+  // The smallest of all processes' values.
+  std::uint64_t everywhere(std::uint64_t mine) {
+    std::vector<std::uint64_t> all(static_cast<std::size_t>(placement.processes));
+    world.allgather(&mine, sizeof mine, all.data(), "devices");
+    return *std::min_element(all.begin(), all.end());
+  }
+
+  bool several_ranks_per_gpu() {
+    char const* const permitted = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    int version                 = 0;
+    return everywhere(permitted && std::strcmp(permitted, "1") == 0 && setup.nccl->version(version) == 0 &&
+                      version >= 23000) != 0;
+  }
+
+  std::vector<std::string> gpu_of_each_rank() {
+    struct Name {
+      char text[104];
+    };
+    std::vector<Name> mine(spaces.size()), all(static_cast<std::size_t>(size()));
+    char host[48] = {};
+    gethostname(host, sizeof host - 1);
+    for (std::size_t d = 0; d < mine.size(); ++d) {
+      Gpu gpu;
+      check(*setup.device, setup.device->describe(setup.gpus[d], gpu), "properties of a GPU");
+      std::snprintf(mine[d].text, sizeof mine[d].text, "%s on %s", gpu.bus.c_str(), host);
+    }
+    world.allgather(mine.data(), mine.size() * sizeof(Name), all.data(), "devices");
+    std::vector<std::string> names;
+    for (auto const& name : all) names.emplace_back(name.text);
+    return names;
+  }
+
+  Nccl::Job nccl_job() {
+    Nccl::Job job;
+    job.process   = placement.process;
+    job.processes = placement.processes;
+    job.broadcast = [this](NcclId& id) {
+      std::vector<NcclId> all(static_cast<std::size_t>(placement.processes));
+      world.allgather(&id, sizeof id, all.data(), "NCCL's id");
+      id = all[0];
+    };
+    job.complaint = [this](std::int64_t nanoseconds) { return world.complaint(nanoseconds); };
+    job.end       = [this](std::string const& message) { world.end(message); };
+    job.blocking  = [this] { return std::make_shared<World::Blocking>(world); };
+    return job;
+  }
+
   int size() const { return placement.processes * placement.local_size; }
   int rank(std::size_t local) const { return placement.process * placement.local_size + int(local); }
   Space const& space_of(int rank) const { return spaces[std::size_t(rank) % spaces.size()]; }
   bool one_memory() const {
-    return placement.processes == 1 || (shared.usable() && world.processes_per_node() == placement.processes);
+    if (placement.processes == 1) return choice.direct;
+    return shared.usable() && world.processes_per_node() == placement.processes;
   }
 
   // Kernels of one device read other devices' memory, so all must have got here. Host spaces always have.
@@ -135,6 +220,12 @@ struct Communicator::Impl {
       LOCKSTEP_THROW_IF(placement.processes == 1, ExitCode::usage,
                         "algorithm 'mpi' in a world of one process; expected several");
       shape->way = Way::mpi;
+    } else if (algorithm == "nccl") {
+      LOCKSTEP_THROW_IF(!nccl, ExitCode::usage,
+                        "algorithm 'nccl' in a world without NCCL; expected several GPUs, one a rank, and a program "
+                        "built with it (now: " +
+                            transport() + (choice.note.empty() ? "" : ", " + choice.note) + ")");
+      shape->way = Way::nccl;
     } else if (algorithm == "fused") {
       LOCKSTEP_THROW_IF(
           !one_memory(), ExitCode::usage,
@@ -165,12 +256,15 @@ struct Communicator::Impl {
     if (shape.way == Way::mpi) {
       if constexpr (!host_accessible)
         if (std::int64_t(host.extent(0)) < shape.count * item)
-          host = HostBuffer<char>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"),
-                                  std::size_t(shape.count * item));
+          host = Kokkos::View<char*, PinnedMemory>(
+              Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"), std::size_t(shape.count * item));
       return;
     }
+    if (shape.way == Way::nccl) return;
     bool enough = true;
-    if (shape.way == Way::fused) {
+    if (shape.way == Way::schedule && choice.schedules) {
+      shape.nccl_plan = nccl->plan(schedule, shape.count, shape.type);
+    } else if (shape.way == Way::fused) {
       if (shared.usable()) enough = shared.reserve(2 * segment_bytes);
     } else {
       shape.plan           = make_plan(schedule, shape.count, placement);
@@ -209,13 +303,19 @@ struct Communicator::Impl {
     world.enter(shape.label.c_str(), shape.signature);
     switch (shape.way) {
       case Way::schedule:
-        run_schedule(shape);
+        if (choice.schedules)
+          run_schedule_over_nccl(shape);
+        else
+          run_schedule(shape);
         break;
       case Way::fused:
         run_fused(shape);
         break;
       case Way::mpi:
         run_mpi(shape);
+        break;
+      case Way::nccl:
+        nccl->allreduce(shape.type, shape.op, shape.count, inputs, outputs);
         break;
     }
     world.leave();
@@ -258,6 +358,16 @@ struct Communicator::Impl {
       else
         copy(space_of(move.destination), addresses.destination(move), from, move.count * addresses.item);
     };
+    auto const fetch = [&](Move const& move, char* to) {
+      std::int64_t const length = move.count * addresses.item;
+      if (placement.direct || move.source == move.destination)
+        copy(space_of(move.destination), to, addresses.source(move), length);
+      else
+        check(*setup.device,
+              setup.device->copy(setup.streams[std::size_t(move.destination % placement.local_size)], to,
+                                 addresses.source(move), std::size_t(length)),
+              "copying between GPUs");
+    };
 
     for (std::size_t s = 0; s < plan.steps.size(); ++s) {
       auto const& step        = plan.steps[s];
@@ -271,10 +381,18 @@ struct Communicator::Impl {
       for (Reader const& reader : step.before_early) shared.wait_read(reader.process, base + reader.step);
       if (!step.sends.empty() || !step.receives.empty()) messages.post(step, addresses);
       for (Move const& move : step.pulls)
-        if (move.late)
-          copy(space_of(move.destination), addresses.staged(move), addresses.source(move), move.count * addresses.item);
-      for (Move const& move : step.pulls)
-        if (!move.late) apply(move, addresses.source(move));
+        if (move.late) fetch(move, addresses.staged(move));
+      for (Move const& move : step.pulls) {
+        if (move.late) continue;
+        if (placement.direct || move.source == move.destination) {
+          apply(move, addresses.source(move));
+        } else if (move.reduce) {
+          fetch(move, addresses.staged(move));
+          apply(move, addresses.staged(move));
+        } else {
+          fetch(move, addresses.destination(move));
+        }
+      }
       fence_all();
       if (sharing) shared.publish_read(here + 1);
       for (std::size_t i = 0; i < step.receives.size(); ++i) {
@@ -303,6 +421,15 @@ struct Communicator::Impl {
     traffic.bytes_sent += plan.elements_sent * addresses.item;
     traffic.messages_sent += plan.messages_sent;
     traffic.bytes_reduced += plan.elements_reduced * addresses.item;
+  }
+
+  void run_schedule_over_nccl(Shape const& shape) {
+    auto const& plan        = shape.nccl_plan;
+    std::int64_t const item = size_of(shape.type);
+    nccl->run(plan, shape.type, shape.op, shape.count, inputs, outputs);
+    traffic.bytes_sent += plan.elements_sent * item;
+    traffic.messages_sent += plan.messages_sent;
+    traffic.bytes_reduced += plan.elements_reduced * item;
   }
 
   // Where another process of the node keeps its data in this call.
@@ -470,9 +597,17 @@ struct Communicator::Impl {
   static constexpr std::int64_t segment_bytes = 128 * 1024;
 
   std::string transport() const {
+    if (choice.schedules) return "NCCL";
     if (placement.processes == 1) return "in-process";
     if (!shared.usable()) return "messages";
     return one_memory() ? "shared memory" : "shared memory and messages";
+  }
+
+  std::string notes() const {
+    std::string text = choice.note;
+    if (placement.processes > 1 && !choice.schedules && !messages.staging().note.empty())
+      text += (text.empty() ? "" : "; ") + messages.staging().note;
+    return text;
   }
 
   CommunicatorOptions options;
@@ -480,10 +615,13 @@ struct Communicator::Impl {
   World world;
   SharedMemory shared;
   Messages messages;
+  DeviceSetup setup;
+  TransportChoice choice;
   Placement placement;
+  std::unique_ptr<Nccl> nccl;
   std::vector<std::unique_ptr<Shape>> shapes;
   std::vector<Buffer<char>> scratch, staging;  // by local device
-  HostBuffer<char> host;                       // for MPI_Allreduce, where MPI cannot read device memory
+  Kokkos::View<char*, PinnedMemory> host;      // for MPI_Allreduce, which is never given device memory
   // Of the call in progress.
   std::vector<char*> inputs, outputs;  // by local device
   Addresses addresses;
@@ -529,11 +667,16 @@ std::vector<std::string> Communicator::algorithms() const {
   auto names = algorithm_names();
   if (m_impl->one_memory()) names.emplace_back("fused");
   if (processes() > 1) names.emplace_back("mpi");
+  if (m_impl->nccl) names.emplace_back("nccl");
   return names;
 }
 
 std::string Communicator::transport() const {
   return m_impl->transport();
+}
+
+std::string Communicator::notes() const {
+  return m_impl->notes();
 }
 
 namespace {
@@ -655,6 +798,12 @@ std::vector<std::uint64_t> Communicator::gather(std::uint64_t value) {
 void Communicator::barrier() {
   m_impl->world.barrier("barrier");
 }
+
+void Communicator::fence() const {
+  if constexpr (!runs_on_host)
+    for (auto const& space : m_impl->spaces) lockstep::fence(space, "lockstep::comm::fence");
+}
+
 void Communicator::align() {
   auto& impl = *m_impl;
   if (impl.placement.processes == 1 || !impl.one_memory()) return;

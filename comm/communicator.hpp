@@ -16,7 +16,7 @@ namespace lockstep::comm {
 
 // NaN rule, for all transports of our own: where an operand is NaN, or a sum is Inf - Inf, the result is the positive
 // quiet NaN without payload, for max and min too. max(-0, +0) is +0, min is -0. Operations are so commutative bit for
-// bit. Sums of int64 wrap. `mpi` follows the MPI library's rules.
+// bit. Sums of int64 wrap. `mpi` and `nccl` follow those libraries' rules.
 enum class Op { sum, max, min };
 
 struct Traffic {  // of this process's devices, since construction; what a peer reads in shared memory counts as sent
@@ -25,10 +25,13 @@ struct Traffic {  // of this process's devices, since construction; what a peer 
 
 // How processes exchange data. Devices of one process always use each other's memory.
 enum class Transport {
-  automatic,     // shared_memory where it works, else messages
-  messages,      // MPI point to point
-  shared_memory  // a window that the processes of a node read each other's data in; messages between nodes
+  automatic,      // on GPUs nccl between processes, where it can be; else shared_memory where it works, else messages
+  messages,       // MPI point to point
+  shared_memory,  // a window that the processes of a node read each other's data in; messages between nodes
+  nccl            // NCCL's send and receive between all GPUs; else messages, see notes()
 };
+
+struct DeviceSetup;
 
 struct CommunicatorOptions {
   // Of any single wait. Then the whole job ends with exit code 3 and a message naming rank and step.
@@ -39,6 +42,8 @@ struct CommunicatorOptions {
   std::int64_t max_message_bytes = std::int64_t(1) << 30;  // longer messages are split
   int processes_per_node =
       0;  // 0: as MPI says; else nodes are runs of that many processes (to try several on one machine)
+  // Where the devices are; null: as the instances say. Tests put a recorder of calls here.
+  std::shared_ptr<DeviceSetup const> devices;
   // This process's devices are the world, also when MPI is initialised: what a run is compared with.
   bool alone = false;
   // Applied to every schedule before it is used; the verifier plants faults with it. Empty: schedules are used as made.
@@ -68,13 +73,15 @@ class Communicator {
   int ranks_per_node() const;  // 0 if nodes differ
 
   // What allreduce accepts here: algorithm_names(); `fused` where all ranks share one memory (one pass: every rank sums
-  // its part of all vectors, from rank 0 up, and writes it to all); `mpi` (MPI_Allreduce) among several processes.
+  // its part of all vectors, from rank 0 up, and writes it to all); `mpi` (MPI_Allreduce) among several processes;
+  // `nccl` (ncclAllReduce) among several GPUs.
   std::vector<std::string> algorithms() const;
   int usable_cores()
       const;  // of this node, by all its processes together; for devices of one process: 1, they take turns
   bool oversubscribed() const;  // more processes than cores
-  // "in-process", "messages", "shared memory" ...
+  // "in-process", "messages", "shared memory", "NCCL" ...
   std::string transport() const;
+  std::string notes() const;  // what was found on the way to it, for people; may be empty
 
   // Collective. buffers[i] belongs to local device i; all ranks' lengths agree. All ranks end with the same bits.
   // `algorithm` is one of algorithms(), or `auto`. T: float, double, std::int64_t. What ranks must agree on is compared
@@ -110,6 +117,8 @@ class Communicator {
   std::vector<double> gather(double value);
   std::vector<std::uint64_t> gather(std::uint64_t value);
   void barrier();
+  // Waits for what was enqueued on this process's devices: NCCL leaves its calls on their streams.
+  void fence() const;
   // After a barrier: returns at nearly the same moment everywhere, where ranks share a memory.
   void align();
 

@@ -41,7 +41,9 @@ double longest(Communicator& world, double start, double end, double* skew) {
 }
 
 Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
-    : m_ranks(world.size()), m_cores(world.usable_cores()), m_memory(world.transport() != "messages") {
+    : m_ranks(world.size()),
+      m_cores(world.usable_cores()),
+      m_memory(world.transport() != "messages" && world.transport() != "NCCL") {
   std::int64_t const longest_count = std::max<std::int64_t>(most_bytes / 4, 2);
   auto const whole                 = world.allocate<float>("lockstep::comm::probe", longest_count);
   for (int d = 0; d < world.local_size(); ++d) Kokkos::deep_copy(world.instance(d), whole[std::size_t(d)], 0.0f);

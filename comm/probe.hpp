@@ -61,6 +61,7 @@ double time_together(Communicator& world, std::int64_t calls, F&& f, double* ske
   start_together(world);
   double const start = clock_seconds();
   for (std::int64_t i = 0; i < calls; ++i) f();
+  world.fence();
   double const end = clock_seconds();
   return longest(world, start, end, skew);
 }

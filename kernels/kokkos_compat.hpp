@@ -53,18 +53,20 @@ void fence(ExecutionSpace const& space, std::string const& label) {
 #endif
 }
 
-// threads: of host back ends that have some; 0 leaves the choice to Kokkos.
+// threads: of host back ends that have some; 0 leaves the choice to Kokkos. gpu: its number in this process; -1: none.
 // FIXME(Kokkos >= 3.7): becomes Kokkos::initialize(Kokkos::InitializationSettings()...).
-inline void initialize_kokkos(int threads) {
+inline void initialize_kokkos(int threads, int gpu = -1) {
 #if LOCKSTEP_KOKKOS_AT_LEAST(3, 7, 0)
   Kokkos::InitializationSettings settings;
   settings.set_disable_warnings(true);
   if (threads > 0) settings.set_num_threads(threads);
+  if (gpu >= 0) settings.set_device_id(gpu);
   Kokkos::initialize(settings);
 #else
   Kokkos::InitArguments arguments;
   arguments.disable_warnings = true;
   if (threads > 0) arguments.num_threads = threads;
+  if (gpu >= 0) arguments.device_id = gpu;
   Kokkos::initialize(arguments);
 #endif
 }
@@ -79,6 +81,26 @@ int concurrency(ExecutionSpace const& space) {
   return int(ExecutionSpace::concurrency());
 #endif
 }
+
+// Whether one process can have instances on several GPUs.
+// FIXME(Kokkos >= 4.3): true with CUDA.
+#if defined(KOKKOS_ENABLE_CUDA) && LOCKSTEP_KOKKOS_AT_LEAST(4, 3, 0)
+constexpr bool several_gpus_per_process = true;
+#else
+constexpr bool several_gpus_per_process = false;
+#endif
+
+// Host memory that a device copies from and to without a detour.
+// FIXME(Kokkos >= 4.0): becomes Kokkos::SharedHostPinnedSpace.
+#if defined(KOKKOS_ENABLE_CUDA)
+using PinnedMemory = Kokkos::CudaHostPinnedSpace;
+#elif defined(KOKKOS_ENABLE_HIP) && LOCKSTEP_KOKKOS_AT_LEAST(4, 0, 0)
+using PinnedMemory = Kokkos::HIPHostPinnedSpace;
+#elif defined(KOKKOS_ENABLE_HIP)
+using PinnedMemory = Kokkos::Experimental::HIPHostPinnedSpace;
+#else
+using PinnedMemory = Kokkos::HostSpace;
+#endif
 
 // An execution-space instance that is not the default one, where this Kokkos has such; else the default one.
 // FIXME(Kokkos >= 4.2): only the first branch is left.

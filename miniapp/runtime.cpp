@@ -11,15 +11,14 @@
 #include <limits>
 #include <thread>
 
+#include "comm/device_runtime.hpp"
+#include "comm/transports/nccl.hpp"
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
 #include "miniapp/version.hpp"
 
 #ifdef LOCKSTEP_HAVE_MPI
 #include <mpi.h>
-#endif
-#ifdef LOCKSTEP_HAVE_NCCL
-#include <nccl.h>
 #endif
 
 namespace lockstep {
@@ -65,16 +64,48 @@ void check_mpi(int code, char const* call) {
   throw Error(ExitCode::environment, std::string(call) + ": " + std::string(text, std::size_t(length)));
 }
 
-// Processes of this node that may run on no other cores than this one: those whose affinity mask overlaps share cores.
-int node_processes() {
+// The processes of this node and this one's place among them.
+void place_on_node(int& rank, int& processes) {
   MPI_Comm node = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node), "MPI_Comm_split_type");
-  int size = 1;
-  check_mpi(MPI_Comm_size(node, &size), "MPI_Comm_size");
+  check_mpi(MPI_Comm_rank(node, &rank), "MPI_Comm_rank");
+  check_mpi(MPI_Comm_size(node, &processes), "MPI_Comm_size");
   check_mpi(MPI_Comm_free(&node), "MPI_Comm_free");
-  return size;
 }
 #endif
+
+// Collective: throws on all processes what the first process says that has something to say.
+void throw_if_any(Runtime const& runtime, std::string message, ExitCode code) {
+#ifdef LOCKSTEP_HAVE_MPI
+  int const mine = message.empty() ? 0 : runtime.processes() - runtime.process();
+  int most       = 0;
+  check_mpi(MPI_Allreduce(&mine, &most, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD), "MPI_Allreduce");
+  if (most > 0 && runtime.processes() > 1) {
+    char text[512] = {};
+    message.copy(text, sizeof text - 1);
+    int const first = runtime.processes() - most;
+    check_mpi(MPI_Bcast(text, int(sizeof text), MPI_CHAR, first, MPI_COMM_WORLD), "MPI_Bcast");
+    message = "process " + std::to_string(first) + ": " + text;
+  }
+#else
+  (void)runtime;
+#endif
+  LOCKSTEP_THROW_IF(!message.empty(), code, message);
+}
+
+// On the root: "process 0: GPU 0 (NAME, BUS); process 1: ...".
+std::string describe_gpus(Runtime const& runtime, std::vector<int> const& own, std::vector<Gpu> const& gpus) {
+  constexpr std::size_t most = 16;
+  std::string mine;
+  for (int const gpu : own)
+    mine += (mine.empty() ? "GPU " : ", GPU ") + std::to_string(gpu) + " (" + gpus[std::size_t(gpu)].name + ", " +
+            gpus[std::size_t(gpu)].bus + ")";
+  auto const texts = gather_text(runtime, mine);
+  std::string all;
+  for (std::size_t p = 0; p < std::min(most, texts.size()); ++p)
+    all += (p ? "; process " : "process ") + std::to_string(p) + ": " + texts[p];
+  return all + (texts.size() > most ? "; ..." : "");
+}
 
 }  // namespace
 
@@ -89,7 +120,8 @@ Runtime::Runtime(int threads) {
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &m_process), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &m_processes), "MPI_Comm_size");
   // A launcher that binds each process to its own cores leaves nothing to share.
-  if (int const node = node_processes(); usable_cores() == std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))) sharing = node;
+  place_on_node(m_node_rank, m_node_processes);
+  if (usable_cores() == std::max(1L, sysconf(_SC_NPROCESSORS_ONLN))) sharing = m_node_processes;
 #endif
   try {
     LOCKSTEP_THROW_IF(
@@ -100,7 +132,23 @@ Runtime::Runtime(int threads) {
       char const* const omp = std::getenv("OMP_NUM_THREADS");
       threads               = omp ? std::max(1, std::atoi(omp)) : std::max(1, usable_cores() / sharing);
     }
-    initialize_kokkos(threads);
+    int gpu = -1;
+    if (auto* const calls = device_calls()) {
+      std::string missing;
+      try {
+        m_devices = std::make_unique<DeviceRuntime>(*calls);
+      } catch (Error const& error) {
+        missing = error.what();
+      }
+      throw_if_any(*this, missing, ExitCode::timeout);
+      int const found = int(m_devices->gpus().size());
+      auto own        = map_devices(found, m_node_rank, m_node_processes, found, several_gpus_per_process);
+      gpu             = own[0];
+      std::sort(own.begin(), own.end());
+      own.erase(std::unique(own.begin(), own.end()), own.end());
+      m_gpus = describe_gpus(*this, own, m_devices->gpus());
+    }
+    initialize_kokkos(threads, gpu);
   } catch (...) {
 #ifdef LOCKSTEP_HAVE_MPI
     MPI_Finalize();
@@ -110,6 +158,7 @@ Runtime::Runtime(int threads) {
 }
 
 Runtime::~Runtime() {
+  m_devices.reset();
   Kokkos::finalize();
 #ifdef LOCKSTEP_HAVE_MPI
   MPI_Finalize();
@@ -118,7 +167,12 @@ Runtime::~Runtime() {
 
 std::vector<Space> Runtime::instances(int devices) const {
   LOCKSTEP_THROW_IF(devices < 1, ExitCode::usage, "--devices " + std::to_string(devices) + "; expected 1 or more");
-  return std::vector<Space>(std::size_t(devices), Space());
+  if (!m_devices) return std::vector<Space>(std::size_t(devices), Space());
+  auto const map =
+      map_devices(int(m_devices->gpus().size()), m_node_rank, m_node_processes, devices, several_gpus_per_process);
+  std::vector<Space> instances;
+  for (Stream const stream : m_devices->streams(map)) instances.push_back(instance_on(stream));
+  return instances;
 }
 
 ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body) {
@@ -182,12 +236,8 @@ std::vector<Fact> build_facts() {
           {"Kokkos", std::to_string(KOKKOS_VERSION / 10000) + "." + std::to_string(KOKKOS_VERSION / 100 % 100) + "." +
                          std::to_string(KOKKOS_VERSION % 100) + " (" + Space::name() + ")"},
           {"compiler", compiler()},
-#ifdef KOKKOS_ENABLE_CUDA
-          {"CUDA", std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10)},
-#endif
-#ifdef LOCKSTEP_HAVE_NCCL
-          {"NCCL", std::to_string(NCCL_MAJOR) + "." + std::to_string(NCCL_MINOR) + "." + std::to_string(NCCL_PATCH)},
-#endif
+          {"GPU runtime", device_calls() ? device_calls()->version() : "none"},
+          {"NCCL", comm::nccl_version()},
           {"MPI", mpi_library()}};
 }
 
@@ -209,6 +259,7 @@ std::vector<Fact> environment_facts(Runtime const& runtime) {
                           {"affinity", affinity()},
                           {"processes", std::to_string(runtime.processes())},
                           {"threads", std::to_string(concurrency(Space()))}};
+  if (!runtime.gpus().empty()) facts.push_back({"GPUs", runtime.gpus()});
   for (char const* name : recorded_variables())
     if (char const* value = std::getenv(name)) facts.push_back({name, value});
   return facts;

@@ -5,13 +5,17 @@
 #include "kernels/types.hpp"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace lockstep {
 
+class DeviceRuntime;
+
 // Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process:
-// --threads, else OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one.
+// --threads, else OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one. Built for
+// GPUs, it takes this process's share of the node's; Error (timeout: no device) where there are none.
 class Runtime {
  public:
   explicit Runtime(int threads = 0);
@@ -22,11 +26,16 @@ class Runtime {
   int process() const { return m_process; }
   int processes() const { return m_processes; }
   bool is_root() const { return m_process == 0; }
-  // One execution-space instance per local device.
+  // One execution-space instance per local device: on a stream of its GPU where there are GPUs. They, and what was
+  // allocated on them, must go before this object.
   std::vector<Space> instances(int devices) const;
+  // Which GPUs the first processes' devices take turns on, in words, on the root; empty elsewhere, and without GPUs.
+  std::string const& gpus() const { return m_gpus; }
 
  private:
-  int m_process = 0, m_processes = 1;
+  int m_process = 0, m_processes = 1, m_node_rank = 0, m_node_processes = 1;
+  std::unique_ptr<DeviceRuntime> m_devices;  // null without GPUs
+  std::string m_gpus;
 };
 
 // Runs `body` with the runtime up. In a job of several processes an exception on one of them ends all: it is printed

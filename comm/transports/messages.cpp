@@ -13,19 +13,77 @@ constexpr bool host_accessible = Kokkos::SpaceAccessibility<Kokkos::HostSpace, M
 using HostBytes   = Kokkos::View<char*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
 using DeviceBytes = Kokkos::View<char*, Memory, Kokkos::MemoryUnmanaged>;
 
+// Whether it is so on all processes.
+bool agreed(World& world, bool mine) {
+  std::vector<char> all(std::size_t(world.processes()), 0);
+  char const value = mine ? 1 : 0;
+  world.allgather(&value, 1, all.data(), "device memory");
+  return std::all_of(all.begin(), all.end(), [](char v) { return v != 0; });
+}
+
 }  // namespace
+
+// Bytes from each process's device memory to the next one's.
+bool probe_message(World& world, Space const& space) {
+  if (world.processes() == 1) return true;
+#ifdef LOCKSTEP_HAVE_MPI
+  constexpr int count = 64, tag = 0x7ffe;
+  int const next = (world.process() + 1) % world.processes(),
+            last = (world.process() + world.processes() - 1) % world.processes();
+  std::vector<char> sent(count), received(count, 0), expected(count);
+  for (int i = 0; i < count; ++i) {
+    sent[std::size_t(i)]     = char(1 + (world.process() + i) % 100);
+    expected[std::size_t(i)] = char(1 + (last + i) % 100);
+  }
+  auto const make = [&] {
+    return Buffer<char>(Kokkos::view_alloc(space, "lockstep::comm::probe"), std::size_t(count));
+  };
+  Buffer<char> const from = make(), to = make();
+  Kokkos::deep_copy(space, from, HostBytes(sent.data(), count));
+  lockstep::fence(space, "lockstep::comm::probe");
+  MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  world.check(MPI_Irecv(to.data(), count, MPI_BYTE, last, tag, world.comm(), &requests[0]), "MPI_Irecv");
+  world.check(MPI_Isend(from.data(), count, MPI_BYTE, next, tag, world.comm(), &requests[1]), "MPI_Isend");
+  world.wait(
+      [&] {
+        int done = 0;
+        world.check(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+        return done != 0;
+      },
+      last);
+  Kokkos::deep_copy(space, HostBytes(received.data(), count), to);
+  lockstep::fence(space, "lockstep::comm::probe");
+  return received == expected;
+#else
+  (void)space;
+  return false;
+#endif
+}
 
 Messages::Messages(World& world, std::vector<Space> const& spaces, CommunicatorOptions const& options)
     : m_world(world),
       m_spaces(spaces),
       m_max_bytes(options.max_message_bytes),
-      m_host_staging(options.host_staging || !host_accessible) {}
+      m_staging(find_staging(options.host_staging)) {}
+
+// The processes decide alike: MPI reads device memory only where it does for all.
+Staging Messages::find_staging(bool asked) {
+  StagingFacts facts;
+  facts.on_host = host_accessible;
+  facts.asked   = asked;
+  if (host_accessible || asked || m_world.processes() == 1) return choose_staging(facts, false);
+  facts.library    = mpi_claim();
+  facts.promise    = mpi_promise();
+  bool const worth = agreed(m_world, worth_probing(facts));
+  if (!worth && worth_probing(facts)) facts.library = Claim::does_not;
+  return choose_staging(facts, worth && agreed(m_world, probe_message(m_world, m_spaces[0])));
+}
 
 void Messages::reserve(std::int64_t bytes) {
-  if (!m_host_staging || std::int64_t(m_host.extent(0)) >= bytes) return;
-  m_host = HostBuffer<char>();
-  m_host =
-      HostBuffer<char>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"), std::size_t(bytes));
+  if (!m_staging.through_host || std::int64_t(m_host.extent(0)) >= bytes) return;
+  m_host = {};
+  m_host = Kokkos::View<char*, PinnedMemory>(Kokkos::view_alloc(Kokkos::WithoutInitializing, "lockstep::comm::host"),
+                                             std::size_t(bytes));
 }
 
 #ifdef LOCKSTEP_HAVE_MPI
@@ -53,7 +111,7 @@ void Messages::post(PlanStep const& step, Addresses const& addresses) {
   m_receives.clear();
   std::int64_t used   = 0;
   auto const host_for = [&](Move const& move) -> char* {
-    if (!m_host_staging) return nullptr;
+    if (!m_staging.through_host) return nullptr;
     char* const place = m_host.data() + used;
     used += move.count * addresses.item;
     return place;

@@ -90,7 +90,8 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
       if (move.reduce) plan.elements_reduced += move.count;
       move.late =
           std::any_of(destinations.begin(), destinations.end(), [&](Location const& l) { return read.count(l); });
-      if (move.late || (!in_place && move.reduce)) {
+      bool const copied = !in_place || (!placement.direct && t->source != t->destination);
+      if (move.late || (copied && move.reduce)) {
         auto& used   = staged[std::size_t(t->destination % placement.local_size)];
         move.staging = used;
         used += (move.count + 15) / 16 * 16;

@@ -12,6 +12,7 @@ namespace lockstep::comm {
 struct Placement {
   int process = 0, processes = 1, local_size = 1;
   std::vector<bool> readable;  // by process, this one included
+  bool direct = true;          // else what is read of another rank of this process is copied to staging memory first
   int process_of(int rank) const { return rank / local_size; }
 };
 

@@ -194,19 +194,24 @@ World::Blocking::Blocking(World& world) : m_world(world) {
         nanosleep(&nap, nullptr);
         std::int64_t const since = world.m_blocked_since.load(std::memory_order_acquire);
         if (since == 0) continue;
-        std::int64_t const waited = now_ns() - since;
-        world.m_mine->beat.store(now_ns(), std::memory_order_relaxed);
-        int dead = -1;
-        for (int p : world.least_advanced())
-          if (dead < 0 && world.is_dead(p)) dead = p;
-        if (dead < 0 && waited <= world.m_timeout) continue;
-        world.speak(dead >= 0 ? world.ranks_of(dead) + " died: " + world.blame(dead, waited)
-                               : "deadline passed: " + world.blame(-1, waited));
-        _exit(int(ExitCode::timeout));  // MPI may be called by the blocked thread only; the launcher ends the others
+        if (std::string const message = world.complaint(now_ns() - since); !message.empty()) world.end(message);
       }
     });
   }
   m_outer = world.m_blocked_since.exchange(now_ns());
+}
+
+std::string World::complaint(std::int64_t waited) const {
+  m_mine->beat.store(now_ns(), std::memory_order_relaxed);
+  for (int p : least_advanced())
+    if (is_dead(p)) return ranks_of(p) + " died: " + blame(p, waited);
+  return waited > m_timeout ? "deadline passed: " + blame(-1, waited) : "";
+}
+
+// MPI may be called by the thread that is blocked only.
+void World::end(std::string const& message) const {
+  speak(message);
+  _exit(int(ExitCode::timeout));
 }
 
 std::string World::ranks_of(int process) const {
@@ -318,6 +323,7 @@ std::string World::blame(int peer, std::int64_t waited) const {
   if (suspects.empty() && peer >= 0) suspects.push_back(peer);
 
   std::string message = ranks_of(m_process) + " waited " + seconds + " " + place(*m_mine) + ", for ";
+  if (m_processes == 1) return message + "its own devices";
   if (suspects.empty()) return message + "ranks of other nodes";
   for (std::size_t i = 0; i < suspects.size(); ++i) {
     int const p = suspects[i];

@@ -81,6 +81,12 @@ class World {
   // False while an exception unwinds this process: the others may not come to free what only all can free.
   bool can_part() const { return std::uncaught_exceptions() <= m_exceptions; }
 
+  // For threads that watch: what is to be said of a wait that long: who died, or that the deadline passed; empty: go
+  // on.
+  std::string complaint(std::int64_t nanoseconds) const;
+  // Says it and ends this process, from any thread; the launcher ends the others.
+  [[noreturn]] void end(std::string const& message) const;
+
   // Ends the job: throws in a world of one process; else prints and aborts all.
   [[noreturn]] void fail(ExitCode code, std::string const& message) const;
 

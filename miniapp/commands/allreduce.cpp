@@ -45,8 +45,9 @@ po::options_description describe(Settings& s) {
   add("op,o", po::value(&s.operations)->default_value("sum"), "sum, max, min, a list, or all");
   add("place", po::value(&s.place)->default_value("both"), "in, out, or both: in place, out of place");
   add("algorithms,a", po::value(&s.algorithms)->default_value("all"),
-      "a list, or all that this world can: the schedules; fused (one pass over shared memory); mpi (MPI_Allreduce)");
-  add("transport,t", po::value(&s.transport)->default_value("auto"), "auto, messages, or shared-memory");
+      "a list, or all that this world can: the schedules; fused (one pass over shared memory); mpi (MPI_Allreduce); "
+      "nccl (ncclAllReduce)");
+  add("transport,t", po::value(&s.transport)->default_value("auto"), "auto, messages, shared-memory, or nccl");
   add("devices,k", po::value(&s.devices)->default_value(1), "devices per process");
   add("threads", po::value(&s.threads)->default_value(0), "threads per process (0: as train chooses)");
   add("registered", po::value(&s.registered)->default_value("on"),
@@ -118,11 +119,13 @@ void check(Settings& s) {
   LOCKSTEP_THROW_IF(!(s.timeout > 0 && s.timeout <= 86400), ExitCode::usage,
                     "--timeout " + std::to_string(s.timeout) + "; expected more than 0, up to 86400 seconds");
   auto& c = s.communicator;
-  LOCKSTEP_THROW_IF(s.transport != "auto" && s.transport != "messages" && s.transport != "shared-memory",
-                    ExitCode::usage, "--transport " + s.transport + "; expected auto, messages or shared-memory");
-  c.transport          = s.transport == "auto"       ? comm::Transport::automatic
-                         : s.transport == "messages" ? comm::Transport::messages
-                                                     : comm::Transport::shared_memory;
+  std::map<std::string, comm::Transport> const transports{{"auto", comm::Transport::automatic},
+                                                          {"messages", comm::Transport::messages},
+                                                          {"shared-memory", comm::Transport::shared_memory},
+                                                          {"nccl", comm::Transport::nccl}};
+  LOCKSTEP_THROW_IF(!transports.count(s.transport), ExitCode::usage,
+                    "--transport " + s.transport + "; expected auto, messages, shared-memory or nccl");
+  c.transport          = transports.at(s.transport);
   c.timeout            = std::chrono::duration<double>(s.timeout);
   c.check_every_call   = s.check_every_call;
   c.host_staging       = s.host_staging;
@@ -168,6 +171,7 @@ class Run {
     say("# %-22s: %d = %d processes x %d devices\n", "ranks", m_world.size(), m_world.processes(),
         m_world.local_size());
     say("# %-22s: %s\n", "transport", m_world.transport().c_str());
+    if (!m_world.notes().empty()) say("# %-22s: %s\n", "", m_world.notes().c_str());
     if (m_world.oversubscribed())
       say("# %-22s: yes, more processes than cores: waits yield, times include waiting for a core\n", "oversubscribed");
     say("# %-22s: %s; one rank copies %.1f GB/s, adds %.1f GB/s (read and written)\n", "one step",
@@ -271,6 +275,7 @@ class Run {
                         {"processes", m_world.processes()},
                         {"devices_per_process", m_world.local_size()},
                         {"transport", m_world.transport()},
+                        {"transport_notes", m_world.notes()},
                         {"cores", m_world.usable_cores()},
                         {"oversubscribed", m_world.oversubscribed()}};
     record["calib"]  = calibration(probe);

@@ -2,6 +2,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "comm/communicator.hpp"
 #include "miniapp/commands/command.hpp"
 #include "miniapp/commands/kernel_table.hpp"
 #include "miniapp/data/dataset.hpp"
@@ -39,16 +40,23 @@ std::vector<std::string> kokkos_configuration() {
   return lines;
 }
 
+Fact transport_found(Runtime const& runtime) {
+  comm::Communicator const world(runtime.instances(1));
+  return {"transport", world.transport() + (world.notes().empty() ? "" : "; ") + world.notes()};
+}
+
 ExitCode report(Settings const& settings, Runtime const& runtime) {
+  Fact const transport = transport_found(runtime);
   if (!runtime.is_root()) return ExitCode::success;
   std::ostream& out = settings.json == "-" ? std::cerr : std::cout;
   Fact const data   = data_found();
-  for (auto const& facts : {build_facts(), environment_facts(runtime), std::vector<Fact>{data}})
+  for (auto const& facts : {build_facts(), environment_facts(runtime), std::vector<Fact>{transport, data}})
     for (auto const& [key, value] : facts) out << key << " : " << value << '\n';
   out << "Kokkos configuration:\n";
   for (auto const& line : kokkos_configuration()) out << "  " << line << '\n';
   auto record      = new_record("info", runtime);
-  record["result"] = {{"data", data.value}, {"kokkos_configuration", kokkos_configuration()}};
+  record["result"] = {
+      {"transport", transport.value}, {"data", data.value}, {"kokkos_configuration", kokkos_configuration()}};
   if (settings.roofline) {
     out << std::endl;
     record["result"].update(kernel_table(Space(), 21, out));

@@ -43,7 +43,7 @@ std::string joined(std::vector<std::string> const& names) {
 // One pass over shared memory and MPI_Allreduce need a world that has them; auto picks by length.
 std::vector<std::string> allreduce_names() {
   auto names = comm::algorithm_names();
-  for (char const* name : {"fused", "mpi", "auto"}) names.emplace_back(name);
+  for (char const* name : {"fused", "mpi", "nccl", "auto"}) names.emplace_back(name);
   return names;
 }
 
@@ -192,6 +192,8 @@ class Run {
                        std::to_string(m_trainer.network().tensors.size()) + " tensors");
     add("devices", std::to_string(m_communicator.size()) + " (" + std::to_string(m_communicator.processes()) +
                        " processes x " + std::to_string(m_communicator.local_size()) + ")");
+    add("transport",
+        m_communicator.transport() + (m_communicator.notes().empty() ? "" : "; ") + m_communicator.notes());
     add("allreduce", trainer.allreduce + (trainer.fuse ? ", one call a step" : ", one call a tensor"));
     add("reduction", m_settings.reduction + ": sum over the minibatch's images, divided once by their number");
     add("batch",

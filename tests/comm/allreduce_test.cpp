@@ -14,6 +14,8 @@
 
 #include "comm/choose.hpp"
 #include "comm/communicator.hpp"
+#include "comm/transports/messages.hpp"
+#include "comm/transports/reduce.hpp"
 #include "kernels/error.hpp"
 
 using namespace lockstep;
@@ -270,6 +272,13 @@ TEST(Allreduce, TablesAreReadAsWritten) {
   EXPECT_THROW(read_choices(path), Error);
 }
 
+// What asks an MPI that claims to read device memory whether it does: on host memory, which every MPI reads.
+TEST(Allreduce, ProbeMessageArrives) {
+  if (!runs_on_host) GTEST_SKIP() << "only MPI knows whether it reads device memory";
+  World world(CommunicatorOptions(), 1);
+  EXPECT_TRUE(probe_message(world, Space()));
+}
+
 // NaN, infinities and signed zeros: the documented rule, whatever the order of ranks.
 TEST(Allreduce, SpecialValues) {
   float const inf = std::numeric_limits<float>::infinity(), nan = std::nanf("0x123");
@@ -281,7 +290,7 @@ TEST(Allreduce, SpecialValues) {
     // Element i * n + j: value i on rank 0, j on the last rank; on others value j for max and min, -0 for sums.
     for (Op op : {Op::sum, Op::max, Op::min})
       for (auto const& algorithm : world.algorithms()) {
-        if (algorithm == "mpi") continue;
+        if (algorithm == "mpi" || algorithm == "nccl") continue;
         std::vector<Guarded<float>> buffers;
         std::vector<Buffer<float>> views;
         for (int d = 0; d < world.local_size(); ++d) {
