@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks that allreduce in turns until rank 2 misbehaves in the way named on the command line; see fault_test.cpp.
+// Prints when that is, by the clock that the processes of a machine share.
 // fault_program FAULT TRANSPORT ALGORITHM TIMEOUT
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -27,9 +29,10 @@ int main(int argc, char** argv) {
     Communicator world({Space()}, options);
     std::vector<Buffer<float>> buffer{Buffer<float>("test", 5000)}, longer{Buffer<float>("test", 5001)};
     bool const culprit = world.process() == 2;
-    if (culprit) std::printf("culprit is process %ld\n", long(getpid()));
     for (int round = 0; round < 100; ++round) {
       if (round == 50 && culprit) {
+        std::printf("fault at %.6f\n",
+                    std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
         std::fflush(stdout);
         if (fault == "die") std::raise(SIGKILL);
         if (fault == "stop") std::raise(SIGSTOP);
