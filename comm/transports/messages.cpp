@@ -136,14 +136,7 @@ void Messages::post(PlanStep const& step, Addresses const& addresses) {
 }
 
 void Messages::finish(Message const& message, int peer) {
-  m_world.wait(
-      [&] {
-        int done = 0;
-        m_world.check(MPI_Testall(int(message.pieces), m_requests.data() + message.first, &done, MPI_STATUSES_IGNORE),
-                      "MPI_Testall");
-        return done != 0;
-      },
-      peer);
+  m_world.wait(m_requests.data() + message.first, int(message.pieces), peer);
 }
 
 #else

@@ -135,6 +135,16 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
 }
 
 #ifdef LOCKSTEP_HAVE_MPI
+void World::wait(MPI_Request* requests, int count, int peer) {
+  wait(
+      [&] {
+        int done = 0;
+        check(MPI_Testall(count, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
+        return done != 0;
+      },
+      peer);
+}
+
 // All processes report to the first, which answers when all have: it can so name those that do not come. Before there
 // is a communicator or memory of our own.
 void World::assemble() {
@@ -151,14 +161,7 @@ void World::assemble() {
       else
         check(MPI_Isend(nullptr, 0, MPI_BYTE, peer, tag, MPI_COMM_WORLD, request), "MPI_Isend");
     }
-    for (int i = 0; i < others; ++i)
-      wait(
-          [&] {
-            int done = 0;
-            check(MPI_Test(&requests[std::size_t(i)], &done, MPI_STATUS_IGNORE), "MPI_Test");
-            return done != 0;
-          },
-          m_process == 0 ? i + 1 : 0);
+    for (int i = 0; i < others; ++i) wait(&requests[std::size_t(i)], 1, m_process == 0 ? i + 1 : 0);
   };
   std::int64_t const timeout = m_timeout;
   if (m_process != 0) m_timeout += 1000 * millisecond;  // the first process knows better who is missing
@@ -415,13 +418,7 @@ void World::allgather(void const* mine, std::size_t bytes, void* all, char const
         hash_bytes(label, std::strlen(label)));
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Iallgather(mine, int(bytes), MPI_BYTE, all, int(bytes), MPI_BYTE, m_comm, &request), "MPI_Iallgather");
-  wait(
-      [&] {
-        int done = 0;
-        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-        return done != 0;
-      },
-      -1);
+  wait(&request, 1, -1);
   leave();
 #else
   (void)label;
@@ -435,13 +432,7 @@ void World::barrier(char const* label) {
   enter(label, hash_bytes(label, std::strlen(label)));
   MPI_Request request = MPI_REQUEST_NULL;
   check(MPI_Ibarrier(m_comm, &request), "MPI_Ibarrier");
-  wait(
-      [&] {
-        int done = 0;
-        check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
-        return done != 0;
-      },
-      -1);
+  wait(&request, 1, -1);
   leave();
 #else
   (void)label;

@@ -102,6 +102,7 @@ class World {
   void agree(std::string const& what, Statement const& mine);
 
 #ifdef LOCKSTEP_HAVE_MPI
+  void wait(MPI_Request* requests, int count, int peer);
   MPI_Comm comm() const {
     return m_comm;
   }
