@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/schedule.hpp"
 
-#include <map>
-#include <utility>
+#include <cstddef>
 
 namespace lockstep::comm {
 
@@ -53,20 +52,25 @@ std::uint64_t Schedule::hash() const {
 std::vector<bool> needs_staging(Schedule const& schedule) {
   auto const& transfers = schedule.transfers;
   std::vector<bool> staged(transfers.size());
-  std::map<std::pair<std::int32_t, Slot>, std::vector<Region>> reads;  // of the step, by rank
+  // The step's reads of a (rank, slot): a list through transfers. Vectors, as this is done for a million transfers.
+  constexpr std::size_t none = SIZE_MAX;
+  auto const list_of         = [](Region const& r) { return 2 * std::size_t(r.rank) + (r.slot == Slot::scratch); };
+  std::vector<std::size_t> last(2 * std::size_t(schedule.ranks), none), previous(transfers.size(), none);
+  auto const source = [](Transfer const& t) { return region(t.source, t.source_slot, t); };
   for (std::size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
-    reads.clear();
     for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end) {
-      Region const from = region(transfers[end].source, transfers[end].source_slot, transfers[end]);
-      reads[{from.rank, from.slot}].push_back(from);
+      auto& list    = last[list_of(source(transfers[end]))];
+      previous[end] = list;
+      list          = end;
     }
     for (std::size_t i = begin; i < end; ++i) {
-      Region const to  = region(transfers[i].destination, transfers[i].destination_slot, transfers[i]);
-      auto const found = reads.find({to.rank, to.slot});
-      if (found == reads.end()) continue;
-      for (Region const& from : found->second)
+      Region const to = region(transfers[i].destination, transfers[i].destination_slot, transfers[i]);
+      for (std::size_t read = last[list_of(to)]; read != none; read = previous[read]) {
+        Region const from = source(transfers[read]);
         if (from.begin < to.end && to.begin < from.end) staged[i] = true;
+      }
     }
+    for (std::size_t i = begin; i < end; ++i) last[list_of(source(transfers[i]))] = none;
   }
   return staged;
 }

@@ -22,11 +22,13 @@ void outline(Schedule const& schedule, std::int64_t elements, int ranks_per_node
   auto const size_of = [&](Transfer const& t) {
     return t.count * base + std::clamp<std::int64_t>(longer - t.chunk, 0, t.count);
   };
+  auto const staged = needs_staging(schedule);
   StepClass step;
   for (std::size_t begin = 0, end = 0; begin < transfers.size(); begin = end) {
     for (end = begin; end < transfers.size() && transfers[end].step == transfers[begin].step; ++end) {
       Transfer const& t       = transfers[end];
       std::int64_t const size = size_of(t);
+      if (staged[end]) work_of(t.destination).staged += size;
       if (t.is_local()) {
         Work& work = work_of(t.source);
         (t.action == Action::reduce ? work.local_reduced : work.local_copied) += size;

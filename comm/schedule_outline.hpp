@@ -27,10 +27,11 @@ struct Work {
   std::int64_t reduced       = 0;  // elements of `in` that are added to the rank's own
   std::int64_t local_reduced = 0;  // elements moved inside the rank: added, or copied
   std::int64_t local_copied  = 0;
+  std::int64_t staged        = 0;  // of what arrives: waits elsewhere until all reads of the step are done
   friend bool operator==(Work const& a, Work const& b) {
     return a.out[inside] == b.out[inside] && a.out[between] == b.out[between] && a.in[inside] == b.in[inside] &&
            a.in[between] == b.in[between] && a.reduced == b.reduced && a.local_reduced == b.local_reduced &&
-           a.local_copied == b.local_copied;
+           a.local_copied == b.local_copied && a.staged == b.staged;
   }
 };
 

@@ -486,20 +486,62 @@ TEST(Evaluate, FollowsTheAssociationInTheGivenPrecision) {
 // A step as a multiset of what its ranks do.
 using Step = std::map<std::vector<std::int64_t>, std::int64_t>;
 
+using Key = std::vector<std::int64_t>;
+
+void add(std::map<Step, std::int64_t>& steps, std::vector<std::pair<Key, std::int64_t>> const& ranks,
+         std::int64_t repeat) {
+  Step canonical;
+  for (auto const& [key, count] : ranks)
+    if (count > 0 && std::any_of(key.begin(), key.end(), [](auto x) { return x != 0; })) canonical[key] += count;
+  steps[canonical] += repeat;
+}
+
 std::map<Step, std::int64_t> collect(std::function<void(OutlineVisitor const&)> const& outline) {
   std::map<Step, std::int64_t> steps;
   outline([&](StepClass const& step) {
-    Step canonical;
+    std::vector<std::pair<Key, std::int64_t>> ranks;
     for (auto const& [work, count] : step.ranks) {
-      std::vector<std::int64_t> key{work.reduced, work.local_reduced, work.local_copied};
+      Key key{work.reduced, work.local_reduced, work.local_copied, work.staged};
       for (auto const& traffic : {work.out[0], work.out[1], work.in[0], work.in[1]})
         key.insert(key.end(), {traffic.messages, traffic.elements});
       ASSERT_GT(count, -1);
-      if (count > 0 && std::any_of(key.begin(), key.end(), [](auto x) { return x != 0; })) canonical[key] += count;
+      ranks.emplace_back(key, count);
     }
     ASSERT_GT(step.repeat, 0);
-    steps[canonical] += step.repeat;
+    add(steps, ranks, step.repeat);
   });
+  return steps;
+}
+
+// The same, counted transfer by transfer.
+std::map<Step, std::int64_t> count(Schedule const& schedule, std::int64_t n, int ranks_per_node) {
+  std::map<Step, std::int64_t> steps;
+  auto const staged = needs_staging(schedule);
+  std::vector<std::pair<Key, std::int64_t>> ranks;
+  auto const& all = schedule.transfers;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    auto const& t = all[i];
+    if (i == 0 || t.step != all[i - 1].step) {
+      if (i > 0) add(steps, ranks, 1);
+      ranks.assign(std::size_t(schedule.ranks), {Key(12), 1});
+    }
+    auto const size    = element_range(schedule, t, n).size();
+    int const level    = t.source / ranks_per_node == t.destination / ranks_per_node ? 0 : 1;
+    auto& to           = ranks[std::size_t(t.destination)].first;
+    auto& from         = ranks[std::size_t(t.source)].first;
+    bool const reduces = t.action == Action::reduce;
+    if (staged[i]) to[3] += size;
+    if (t.is_local()) {
+      to[reduces ? 1 : 2] += size;
+      continue;
+    }
+    if (reduces) to[0] += size;
+    from[std::size_t(4 + 2 * level)] += size > 0;
+    from[std::size_t(5 + 2 * level)] += size;
+    to[std::size_t(8 + 2 * level)] += size > 0;
+    to[std::size_t(9 + 2 * level)] += size;
+  }
+  if (!all.empty()) add(steps, ranks, 1);
   return steps;
 }
 
@@ -517,7 +559,9 @@ TEST(Outline, IsWhatTheTransfersDo) {
           request.ranks_per_node = g;
           auto const listed = collect([&](auto const& visit) { outline(schedule, n, ranks_per_node(request), visit); });
           auto const compact = collect([&](auto const& visit) { outline(name, request, visit); });
-          ASSERT_EQ(listed, compact) << describe(name, request);
+          auto const counted = count(schedule, n, ranks_per_node(request));
+          ASSERT_EQ(listed, counted) << describe(name, request);
+          ASSERT_EQ(compact, counted) << describe(name, request);
         }
       }
 }
