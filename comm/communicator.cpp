@@ -59,18 +59,17 @@ Schedule broadcast_schedule(int ranks) {
 
 // Neighbours are the ranks of a pair; they read the half that the other does not write. Of an odd number the last rank
 // reads from the one before it.
-Schedule exchange_schedule(int ranks, bool everyone) {
+Schedule exchange_schedule(int ranks) {
   Schedule schedule;
-  schedule.algorithm = everyone ? "exchange" : "exchange one way";
+  schedule.algorithm = "exchange";
   schedule.ranks     = ranks;
-  schedule.chunks    = everyone ? 2 : 1;
+  schedule.chunks    = 2;
   schedule.steps     = 1;
   for (int r = 0; r < ranks && ranks > 1; ++r) {
-    if (!everyone && r != 1) continue;
     Transfer transfer;
     transfer.source      = (r ^ 1) < ranks ? r ^ 1 : r - 1;
     transfer.destination = r;
-    transfer.chunk       = everyone && r % 2 == 0 ? 1 : 0;
+    transfer.chunk       = r % 2 == 0 ? 1 : 0;
     transfer.action      = Action::reduce;
     schedule.transfers.push_back(transfer);
   }
@@ -208,14 +207,14 @@ struct Communicator::Impl {
     shape->op        = op;
     shape->type      = type;
     shape->count     = count;
-    bool const own   = algorithm == "broadcast" || algorithm == "exchange" || algorithm == "exchange one way";
+    bool const own   = algorithm == "broadcast" || algorithm == "exchange";
     shape->label     = (own ? shape->algorithm : "allreduce " + shape->algorithm + " " + name_of(op)) + " " +
                    name_of(type) + "[" + std::to_string(count) + "]";
     Schedule schedule;
     if (algorithm == "broadcast") {
       schedule = broadcast_schedule(size());
     } else if (own) {
-      schedule = exchange_schedule(size(), algorithm == "exchange");
+      schedule = exchange_schedule(size());
     } else if (algorithm == "mpi") {
       LOCKSTEP_THROW_IF(placement.processes == 1, ExitCode::usage,
                         "algorithm 'mpi' in a world of one process; expected several");
@@ -755,6 +754,18 @@ std::vector<Buffer<T>> Communicator::allocate(std::string const& label, std::int
   return buffers;
 }
 
+template <class T>
+std::vector<T*> Communicator::everywhere(std::vector<Buffer<T>> const& buffers) const {
+  auto& impl = *m_impl;
+  std::vector<T*> addresses;
+  if (!impl.one_memory()) return addresses;
+  for (int r = 0; r < size(); ++r)
+    addresses.push_back(processes() == 1 ? buffers[std::size_t(r)].data()
+                                         : reinterpret_cast<T*>(impl.shared.counterpart(buffers[0].data(), 0, r)));
+  if (std::count(addresses.begin(), addresses.end(), nullptr)) addresses.clear();
+  return addresses;
+}
+
 void Communicator::set_choices(std::vector<Choice> choices) {
   auto const known   = algorithms();
   std::uint64_t hash = choices.size();
@@ -769,12 +780,12 @@ void Communicator::set_choices(std::vector<Choice> choices) {
   m_impl->choices = std::move(choices);
 }
 
-void Communicator::exchange(std::vector<Buffer<float>> const& buffers, bool everyone) {
+void Communicator::exchange(std::vector<Buffer<float>> const& buffers) {
   auto& impl               = *m_impl;
   std::int64_t const count = common_length(buffers, local_size());
   for (std::size_t d = 0; d < impl.spaces.size(); ++d)
     impl.inputs[d] = impl.outputs[d] = reinterpret_cast<char*>(buffers[d].data());
-  impl.run(impl.shape_of(everyone ? "exchange" : "exchange one way", Op::sum, Type::float32, count));
+  impl.run(impl.shape_of("exchange", Op::sum, Type::float32, count));
 }
 
 void Communicator::agree(std::string_view what, std::uint64_t value) {
@@ -832,7 +843,8 @@ double Communicator::seconds() const {
   template void Communicator::allreduce<T>(std::string_view, Op, std::vector<Buffer<T>> const&,  \
                                            std::vector<Buffer<T>> const&);                       \
   template void Communicator::broadcast<T>(std::vector<Buffer<T>> const&);                       \
-  template std::vector<Buffer<T>> Communicator::allocate<T>(std::string const&, std::int64_t);
+  template std::vector<Buffer<T>> Communicator::allocate<T>(std::string const&, std::int64_t);   \
+  template std::vector<T*> Communicator::everywhere<T>(std::vector<Buffer<T>> const&) const;
 LOCKSTEP_INSTANTIATE(float)
 LOCKSTEP_INSTANTIATE(double)
 LOCKSTEP_INSTANTIATE(std::int64_t)

@@ -102,13 +102,17 @@ class Communicator {
   template <class T>
   std::vector<Buffer<T>> allocate(std::string const& label, std::int64_t count);
 
+  // Addresses here of all ranks' buffers of one allocate, by rank; empty unless all share one memory.
+  template <class T>
+  std::vector<T*> everywhere(std::vector<Buffer<T>> const& buffers) const;
+
   // Copies rank 0's buffer to all.
   template <class T>
   void broadcast(std::vector<Buffer<T>> const& buffers);
 
-  // What probes of the machine time. One step: every rank adds half of its neighbour's vector to its own (`everyone`),
-  // or rank 1 alone adds rank 0's. Leaves its sums in the buffers.
-  void exchange(std::vector<Buffer<float>> const& buffers, bool everyone);
+  // What probes of the machine time. One step: every rank adds half of its neighbour's vector to its own. Leaves its
+  // sums in the buffers.
+  void exchange(std::vector<Buffer<float>> const& buffers);
 
   // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. One value per
   // process.

@@ -31,19 +31,21 @@ Seconds time_of(Work const& work, int element_bytes, NetworkModel const& model) 
   return time;
 }
 
-// Elements read and written by a rank. It pulls what it receives; on a staged path the sender copies too.
-double memory_traffic(Work const& work, MemoryPath path) {
+// Elements read and written by a rank. It pulls what it receives, twice what must wait; on a staged path the sender
+// copies too.
+double memory_traffic(Work const& work, SharedMemoryModel const& model) {
   double const out    = double(work.out[inside].elements) + double(work.out[between].elements);
   double const in     = double(work.in[inside].elements) + double(work.in[between].elements);
   double const added  = double(work.reduced);
-  double const direct = 2 * (in - added) + 3 * added + 3 * double(work.local_reduced) + 2 * double(work.local_copied);
-  switch (path) {
+  double const direct = model.copy * (in - added + double(work.local_copied) + double(work.staged)) +
+                        model.add * (added + double(work.local_reduced));
+  switch (model.path) {
     case MemoryPath::direct:
       return direct;
     case MemoryPath::single_copy:
-      return direct + 2 * added;
+      return direct + model.copy * added;
     case MemoryPath::staged:
-      return direct + 2 * added + 2 * out;
+      return direct + model.copy * (added + out);
   }
   return direct;
 }
@@ -106,7 +108,7 @@ Seconds predict(OutlineSource const& outline, int element_bytes, SharedMemoryMod
     bool messages = false;
     for (auto const& ranks : step.ranks) {
       if (ranks.count == 0) continue;
-      double const bytes = memory_traffic(ranks.work, model.path) * element_bytes;
+      double const bytes = memory_traffic(ranks.work, model) * element_bytes;
       all += bytes * double(ranks.count);
       busiest  = std::max(busiest, bytes);
       messages = messages || ranks.work.in[inside].messages > 0 || ranks.work.in[between].messages > 0;
@@ -120,7 +122,7 @@ Seconds predict(OutlineSource const& outline, int element_bytes, SharedMemoryMod
 Seconds predict_fused(ScheduleRequest const& request, int element_bytes, SharedMemoryModel const& model) {
   Seconds time;
   if (request.ranks == 1) return time;
-  double const share = 2.0 * double(request.elements) * element_bytes;  // of one rank: its n / k elements of k vectors
+  double const share = model.update * double(request.elements) * element_bytes;  // its n / k elements of k vectors
   time.memory        = memory_time(share * request.ranks, share, model);
   time.latency       = 2 * model.sync;  // before the first read, after the last
   return time;

@@ -37,6 +37,9 @@ struct SharedMemoryModel {
   int cores             = 0;  // 0: one for every rank
   double sync           = 0;  // per step with messages
   MemoryPath path       = MemoryPath::direct;
+  // Traffic of a byte copied, added, or read and written in place by the one pass: bytes, or as much as it takes longer
+  // than that where measured rates say so.
+  double copy = 2, add = 3, update = 2;
 };
 
 enum class BoundKind { latency, link, memory, compute };

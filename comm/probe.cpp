@@ -20,6 +20,13 @@ double median(std::vector<double> values) {
   return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
 }
 
+// As data comes to an allreduce: just written, by its owner.
+void write(Space const& space, float* vector, std::int64_t count) {
+  Kokkos::parallel_for(
+      "lockstep::comm::probe_write", Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>(space, 0, count),
+      KOKKOS_LAMBDA(std::int64_t i) { vector[i] = 1.0f; });
+}
+
 }  // namespace
 
 double clock_seconds() {
@@ -41,36 +48,30 @@ double longest(Communicator& world, double start, double end, double* skew) {
 }
 
 Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
-    : m_ranks(world.size()),
-      m_cores(world.usable_cores()),
-      m_memory(world.transport() != "messages" && world.transport() != "NCCL") {
+    : m_ranks(world.size()), m_cores(world.usable_cores()) {
   std::int64_t const longest_count = std::max<std::int64_t>(most_bytes / 4, 2);
   auto const whole                 = world.allocate<float>("lockstep::comm::probe", longest_count);
+  auto const everywhere            = world.everywhere(whole);
+  m_memory                         = !everywhere.empty() && world.transport() != "NCCL";
   for (int d = 0; d < world.local_size(); ++d) Kokkos::deep_copy(world.instance(d), whole[std::size_t(d)], 0.0f);
-  auto const measure = [&](std::int64_t count, bool everyone, double& fastest) {
-    std::vector<Buffer<float>> buffers;
-    for (auto const& buffer : whole) buffers.push_back(Kokkos::subview(buffer, std::make_pair(std::int64_t(0), count)));
-    auto const run           = [&] { world.exchange(buffers, everyone); };
-    double const one         = time_together(world, 1, run);
-    std::int64_t const calls = std::clamp<std::int64_t>(std::int64_t(50e-6 / std::max(one, 1e-9)), 1, 100);
+  auto const many = [&](auto const& run) {  // calls that take next to no time
     std::vector<double> times;
-    for (int i = 0; i < repeats; ++i) times.push_back(time_together(world, calls, run) / double(calls));
-    fastest = *std::min_element(times.begin(), times.end());
+    for (int i = 0; i < repeats; ++i) times.push_back(time_together(world, 100, run) / 100);
     return median(times);
   };
-  double ignored = 0;
-  {
-    std::vector<double> times;
-    for (int i = 0; i < repeats; ++i) times.push_back(time_together(world, 100, [&] { world.align(); }) / 100);
-    m_signal = median(times);
-  }
-  m_step = measure(2, true, ignored);
+  auto const part = [&](std::int64_t count) {
+    std::vector<Buffer<float>> buffers;
+    for (auto const& buffer : whole) buffers.push_back(Kokkos::subview(buffer, std::make_pair(std::int64_t(0), count)));
+    return buffers;
+  };
+  m_signal = many([&] { world.align(); });
+  m_step   = many([&, two = part(2)] { world.exchange(two); });
   for (std::int64_t bytes = 4096;; bytes *= 4) {
     bytes = std::min(bytes, longest_count * 4);
-    Point point{bytes, 0, 0, 0};
-    point.everyone = measure(bytes / 4, true, point.fastest);
-    point.alone    = measure(bytes / 4, false, ignored);
-    m_points.push_back(point);
+    // Short ones are cheap, and easily disturbed.
+    int const times = bytes <= 1 << 20 ? 3 * repeats : repeats;
+    m_points.push_back(m_memory ? probe_memory(world, everywhere, bytes / 4, times)
+                                : probe_messages(world, part(bytes / 4), times));
     if (bytes == longest_count * 4) break;
   }
 
@@ -98,6 +99,85 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
   m_add  = world.gather(rates[1])[0];
 }
 
+Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const& everywhere, std::int64_t count,
+                                 int repeats) const {
+  Point point;
+  point.bytes = count * 4;
+  std::vector<char*> vectors;
+  for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
+  auto const fence_all = [&] {
+    for (int d = 0; d < world.local_size(); ++d) fence(world.instance(d), "lockstep::comm::probe");
+  };
+  // Medians of what `first` takes with vectors as their owners wrote them, and of what `second` takes after it.
+  double fastest     = 0;
+  auto const measure = [&](double& seconds, auto const& first, double& later, auto const& second) {
+    std::vector<double> times[2];
+    auto const time = [&](auto const& run) {
+      return time_together(world, 1, [&] {
+        run();
+        fence_all();
+      });
+    };
+    for (int i = 0; i <= repeats; ++i) {
+      for (int d = 0; d < world.local_size(); ++d)
+        write(world.instance(d), everywhere[std::size_t(world.rank(d))], count);
+      fence_all();
+      double const one = time(first), two = time(second);
+      if (i == 0) continue;
+      times[0].push_back(one);
+      times[1].push_back(two);
+    }
+    fastest = *std::min_element(times[0].begin(), times[0].end());
+    seconds = median(times[0]);
+    later   = median(times[1]);
+  };
+  // As an executor's step: a rank adds the half that its neighbour leaves alone, and copies the other half; or one adds
+  // all, and the other copies it.
+  auto const step = [&](bool everyone, bool add) {
+    for (int d = 0; d < world.local_size(); ++d) {
+      int const r = world.rank(d), neighbour = (r ^ 1) < m_ranks ? r ^ 1 : r - 1;
+      if (neighbour < 0 || (!everyone && r != (add ? 1 : 0))) continue;
+      bool const upper        = (r % 2 == 0) == add;
+      std::int64_t const half = everyone ? count / 2 : count, first = everyone && upper ? count - half : 0;
+      float *const to = everywhere[std::size_t(r)] + first, *const from = everywhere[std::size_t(neighbour)] + first;
+      if (add)
+        reduce(world.instance(d), Type::float32, Op::sum, to, from, half);
+      else
+        copy(world.instance(d), to, from, half * 4);
+    }
+  };
+  double ignored = 0;
+  measure(
+      point.add, [&] { step(true, true); }, point.copy, [&] { step(true, false); });
+  measure(
+      point.add_alone, [&] { step(false, true); }, point.copy_alone, [&] { step(false, false); });
+  auto const update_all = [&] {
+    int const sharers = world.processes();
+    auto const mine   = chunk_range(count, sharers, world.process());
+    int const parts   = runs_on_host ? 1 : world.local_size();
+    for (int d = 0; d < parts; ++d) {
+      auto const range = chunk_range(mine.size(), parts, d);
+      update(world.instance(d), vectors, mine.begin + range.begin, range.size());
+    }
+  };
+  measure(point.update, update_all, ignored, [] {});
+  point.fastest = fastest;
+  return point;
+}
+
+Probe::Point Probe::probe_messages(Communicator& world, std::vector<Buffer<float>> const& buffers, int repeats) const {
+  Point point;
+  point.bytes              = std::int64_t(buffers[0].extent(0)) * 4;
+  auto const run           = [&] { world.exchange(buffers); };
+  double const one         = time_together(world, 1, run);
+  std::int64_t const calls = std::clamp<std::int64_t>(std::int64_t(50e-6 / std::max(one, 1e-9)), 1, 100);
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) times.push_back(time_together(world, calls, run) / double(calls));
+  point.add     = median(times);
+  point.fastest = *std::min_element(times.begin(), times.end());
+  return point;
+}
+
 // Between the two nearest probes, on logarithmic scales.
 Probe::Point Probe::at(std::int64_t bytes) const {
   if (bytes <= m_points.front().bytes) return m_points.front();
@@ -105,31 +185,44 @@ Probe::Point Probe::at(std::int64_t bytes) const {
     Point const &low = m_points[i - 1], &high = m_points[i];
     if (bytes > high.bytes) continue;
     double const part = std::log(double(bytes) / double(low.bytes)) / std::log(double(high.bytes) / double(low.bytes));
-    auto const mix    = [&](double a, double b) { return std::exp((1 - part) * std::log(a) + part * std::log(b)); };
-    return {bytes, mix(low.everyone, high.everyone), mix(low.alone, high.alone), mix(low.fastest, high.fastest)};
+    Point point;
+    point.bytes = bytes;
+    for (auto member :
+         {&Point::update, &Point::fastest, &Point::add, &Point::copy, &Point::add_alone, &Point::copy_alone})
+      if (low.*member > 0 && high.*member > 0)
+        point.*member = std::exp((1 - part) * std::log(low.*member) + part * std::log(high.*member));
+    return point;
   }
   return m_points.back();
 }
 
-SharedMemoryModel Probe::memory(std::int64_t bytes, bool fastest) const {
+SharedMemoryModel Probe::memory(std::int64_t bytes) const {
   Point const point = at(bytes);
-  // Additions read two and write one; what a step costs without data is not memory's.
-  auto const rate = [&](double traffic, double seconds) { return traffic / std::max(seconds - m_step, 0.2 * seconds); };
   SharedMemoryModel model;
-  model.bandwidth      = rate(3.0 * double(point.bytes) / 2 * m_ranks, fastest ? point.fastest : point.everyone);
-  model.core_bandwidth = std::min(model.bandwidth, rate(3.0 * double(point.bytes), point.alone));
-  if (fastest) model.core_bandwidth = model.bandwidth;
-  model.cores = fastest ? 0 : std::min(m_cores, m_ranks);
-  model.sync  = m_step;
+  model.add            = 3;
+  model.bandwidth      = model.add * double(point.bytes) / 2 * m_ranks / point.add;
+  model.core_bandwidth = std::min(model.bandwidth, model.add * double(point.bytes) / point.add_alone);
+  model.copy           = model.add * std::sqrt(point.copy / point.add * point.copy_alone / point.add_alone);
+  model.update         = model.bandwidth * point.update / (double(point.bytes) * m_ranks);
+  model.cores          = std::min(m_cores, m_ranks);
+  model.sync           = m_step;
+  return model;
+}
+
+// All ranks together, as fast as they update.
+SharedMemoryModel Probe::updates(Point const& point, bool fastest) const {
+  SharedMemoryModel model;
+  model.bandwidth = model.update * double(point.bytes) * m_ranks / (fastest ? point.fastest : point.update);
+  model.sync      = m_signal;
   return model;
 }
 
 NetworkModel Probe::network(std::int64_t bytes, bool fastest) const {
   Point const point = at(bytes);
   NetworkModel model;
-  model.gamma       = 3 / m_add;
-  model.copy        = 2 / m_copy;
-  double const both = std::max((fastest ? point.fastest : point.everyone) - m_step, 0.0) / (double(point.bytes) / 2);
+  model.gamma              = 3 / m_add;
+  model.copy               = 2 / m_copy;
+  double const both        = std::max((fastest ? point.fastest : point.add) - m_step, 0.0) / (double(point.bytes) / 2);
   model.link[inside].alpha = model.link[between].alpha = m_step;
   model.link[inside].beta = model.link[between].beta = std::max(both - model.gamma, 0.0);
   return model;
@@ -139,7 +232,7 @@ Seconds Probe::predict(std::string_view algorithm, ScheduleRequest const& reques
   std::int64_t const bytes = request.elements * element_bytes;
   if (!m_memory) return comm::predict(algorithm, request, element_bytes, network(bytes));
   if (algorithm == "fused") {
-    Seconds time = predict_fused(request, element_bytes, memory(bytes));
+    Seconds time = predict_fused(request, element_bytes, updates(at(bytes), false));
     time.latency = m_signal * (bytes <= one_exchange_bytes ? 1 : 2);
     return time;
   }
@@ -149,9 +242,7 @@ Seconds Probe::predict(std::string_view algorithm, ScheduleRequest const& reques
 Seconds Probe::bounds(ScheduleRequest const& request, int element_bytes) const {
   std::int64_t const bytes = request.elements * element_bytes;
   if (!m_memory) return lower_bounds(request, element_bytes, network(bytes, true));
-  Seconds bounds = lower_bounds(request, element_bytes, memory(bytes, true));
-  if (bounds.latency > 0) bounds.latency = m_signal;
-  return bounds;
+  return lower_bounds(request, element_bytes, updates(at(bytes), true));
 }
 
 }  // namespace lockstep::comm

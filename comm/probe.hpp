@@ -16,10 +16,17 @@ class Probe {
   // Collective; takes tens of milliseconds for each factor of four up to `most_bytes` per rank. The same on all ranks.
   Probe(Communicator& world, std::int64_t most_bytes, int repeats = 7);
 
+  // Seconds, medians, for vectors of `bytes` per rank that their owners have just written: other ranks' lines are dirty
+  // in other cores' caches, as an allreduce finds them.
   struct Point {
-    std::int64_t bytes;      // vector length per rank
-    double everyone, alone;  // seconds of the exchange by all ranks, and by one
-    double fastest;          // of the repeats, by all ranks
+    std::int64_t bytes = 0;
+    // In memory. Every rank adds 1 to its 1 / ranks of all vectors: what an allreduce in place has to read and write.
+    double update  = 0;
+    double fastest = 0;  // of the repeats
+    // Every rank adds half of its neighbour's vector to its own; then it copies the half that the neighbour added. Rank
+    // 1 alone adds all of rank 0's, which then copies it.
+    double add = 0, copy = 0, add_alone = 0, copy_alone = 0;
+    // By messages, `add` and `fastest` are such an addition's.
   };
   std::vector<Point> const& points() const { return m_points; }
   bool is_memory() const { return m_memory; }         // else a network of messages
@@ -31,7 +38,7 @@ class Probe {
   double add_rate() const { return m_add; }
 
   // Models for vectors of `bytes` per rank: rates depend on which cache they fit.
-  SharedMemoryModel memory(std::int64_t bytes, bool fastest = false) const;
+  SharedMemoryModel memory(std::int64_t bytes) const;
   NetworkModel network(std::int64_t bytes, bool fastest = false) const;
 
   Seconds predict(std::string_view algorithm, ScheduleRequest const& request, int element_bytes) const;  // or `fused`
@@ -39,10 +46,13 @@ class Probe {
 
  private:
   Point at(std::int64_t bytes) const;
+  SharedMemoryModel updates(Point const& point, bool fastest) const;
+  Point probe_memory(Communicator& world, std::vector<float*> const& everywhere, std::int64_t count, int repeats) const;
+  Point probe_messages(Communicator& world, std::vector<Buffer<float>> const& buffers, int repeats) const;
 
   std::vector<Point> m_points;
   int m_ranks, m_cores;
-  bool m_memory;
+  bool m_memory = false;
   double m_step = 0, m_signal = 0, m_copy = 0, m_add = 0;
 };
 

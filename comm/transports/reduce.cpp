@@ -60,6 +60,31 @@ struct Min {
   }
 };
 
+template <class F>
+void with_operation(Op op, F const& f) {
+  switch (op) {
+    case Op::sum:
+      return f(Sum{});
+    case Op::max:
+      return f(Max{});
+    case Op::min:
+      return f(Min{});
+  }
+}
+
+// f gets a value of the type.
+template <class F>
+void with_type(Type type, F const& f) {
+  switch (type) {
+    case Type::float32:
+      return f(float());
+    case Type::float64:
+      return f(double());
+    case Type::int64:
+      return f(std::int64_t());
+  }
+}
+
 // Calls body(begin, end) for runs that cover [0, count).
 template <class Body>
 void for_runs(Space const& space, char const* label, std::int64_t count, std::int64_t bytes, Body const& body) {
@@ -102,18 +127,10 @@ struct CopyRun {
 
 template <class T>
 void reduce_as(Space const& space, Op op, void* into, void const* from, std::int64_t count) {
-  auto const run = [&](auto operation) {
+  with_operation(op, [&](auto operation) {
     for_runs(space, "lockstep::comm::reduce", count, count * std::int64_t(sizeof(T)),
              ReduceRun<T, decltype(operation)>{static_cast<T*>(into), static_cast<T const*>(from)});
-  };
-  switch (op) {
-    case Op::sum:
-      return run(Sum{});
-    case Op::max:
-      return run(Max{});
-    case Op::min:
-      return run(Min{});
-  }
+  });
 }
 
 // Addresses in a kernel's arguments: as many as fit on a device, any number on a host, where the kernel runs before the
@@ -134,15 +151,19 @@ struct FuseRun {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t begin, std::int64_t end) const {
     begin += first;
     end += first;
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__) || defined(__SYCL_DEVICE_ONLY__)
-    for (std::int64_t i = begin; i < end; ++i) {
-      T value = at(inputs, 0)[i];
-      for (int r = 1; r < input_count; ++r) value = Operation::apply(value, at(inputs, r)[i]);
-      for (int r = 0; r < output_count; ++r) at(outputs, r)[i] = value;
+#if !defined(__CUDA_ARCH__) && !defined(__HIP_DEVICE_COMPILE__) && !defined(__SYCL_DEVICE_ONLY__)
+    if (input_count == output_count) {
+      switch (input_count) {
+        case 2:
+          return pass<2>(begin, end);
+        case 3:
+          return pass<3>(begin, end);
+        case 4:
+          return pass<4>(begin, end);
+      }
     }
-#else
     // The running result stays in the first-level cache.
-    constexpr std::int64_t block = 8192 / sizeof(T);
+    constexpr std::int64_t block = 4096 / sizeof(T);
     alignas(64) T sum[block];
     for (; begin < end; begin += block) {
       std::int64_t const n = end - begin < block ? end - begin : block;
@@ -150,16 +171,70 @@ struct FuseRun {
       for (int r = 2; r < input_count; ++r) combine(sum, sum, at(inputs, r) + begin, n);
       for (int r = 0; r < output_count; ++r) std::memcpy(at(outputs, r) + begin, sum, std::size_t(n) * sizeof(T));
     }
+#else
+    for (std::int64_t i = begin; i < end; ++i) {
+      T value = at(inputs, 0)[i];
+      for (int r = 1; r < input_count; ++r) value = Operation::apply(value, at(inputs, r)[i]);
+      for (int r = 0; r < output_count; ++r) at(outputs, r)[i] = value;
+    }
 #endif
+  }
+
+  // Results stay in registers from the reads to the writes: every cache line is touched once.
+  template <int N>
+  void pass(std::int64_t begin, std::int64_t end) const {
+    T* in[N];
+    T* out[N];
+    for (int r = 0; r < N; ++r) {
+      in[r]  = at(inputs, r);
+      out[r] = at(outputs, r);
+    }
+#pragma GCC ivdep
+    for (std::int64_t i = begin; i < end; ++i) {
+      T value = in[0][i];
+      for (int r = 1; r < N; ++r) value = Operation::apply(value, in[r][i]);
+      for (int r = 0; r < N; ++r) out[r][i] = value;
+    }
+  }
+
+  // Not inlined: GCC makes gathers of this loop together with the one over vectors around it.
+  __attribute__((noinline)) static void combine(T* result, T const* a, T const* b, std::int64_t n) {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) result[i] = Operation::apply(a[i], b[i]);
   }
 
   static KOKKOS_INLINE_FUNCTION T* at(AddressList const& list, int i) {
     return reinterpret_cast<T*>(list[i]);
   }
+};
 
-  static void combine(T* result, T const* a, T const* b, std::int64_t n) {
+struct UpdateRun {
+  AddressList vectors;
+  int vector_count;
+  std::int64_t first;
+
+  KOKKOS_INLINE_FUNCTION void operator()(std::int64_t begin, std::int64_t end) const {
+    switch (vector_count) {
+      case 2:
+        return pass<2>(first + begin, first + end);
+      case 3:
+        return pass<3>(first + begin, first + end);
+      case 4:
+        return pass<4>(first + begin, first + end);
+    }
+    for (int v = 0; v < vector_count; ++v) {
+      float* const vector = reinterpret_cast<float*>(vectors[v]) + first;
+      for (std::int64_t i = begin; i < end; ++i) vector[i] += 1.0f;
+    }
+  }
+
+  template <int N>
+  KOKKOS_INLINE_FUNCTION void pass(std::int64_t begin, std::int64_t end) const {
+    float* all[N];
+    for (int v = 0; v < N; ++v) all[v] = reinterpret_cast<float*>(vectors[v]);
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) result[i] = Operation::apply(a[i], b[i]);
+    for (std::int64_t i = begin; i < end; ++i)
+      for (int v = 0; v < N; ++v) all[v][i] += 1.0f;
   }
 };
 
@@ -174,26 +249,21 @@ List list_of(std::vector<char*> const& addresses) {
   }
 }
 
+void check_fits(std::size_t vectors) {
+  LOCKSTEP_THROW_IF(!runs_on_host && vectors > std::size_t(fused_at_once), ExitCode::usage,
+                    "one pass over " + std::to_string(vectors) + " vectors; expected at most " +
+                        std::to_string(fused_at_once) + " on a device");
+}
+
 template <class T>
 void fuse_as(Space const& space, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
              std::int64_t first, std::int64_t count) {
-  LOCKSTEP_THROW_IF(!runs_on_host && std::max(inputs.size(), outputs.size()) > std::size_t(fused_at_once),
-                    ExitCode::usage,
-                    "a one-pass sum of " + std::to_string(inputs.size()) + " vectors; expected at most " +
-                        std::to_string(fused_at_once) + " on a device");
-  auto const run = [&](auto operation) {
+  check_fits(std::max(inputs.size(), outputs.size()));
+  with_operation(op, [&](auto operation) {
     FuseRun<T, decltype(operation)> const pass{list_of<AddressList>(inputs), list_of<AddressList>(outputs),
                                                int(inputs.size()), int(outputs.size()), first};
     for_runs(space, "lockstep::comm::fuse", count, count * std::int64_t(sizeof(T)), pass);
-  };
-  switch (op) {
-    case Op::sum:
-      return run(Sum{});
-    case Op::max:
-      return run(Max{});
-    case Op::min:
-      return run(Min{});
-  }
+  });
 }
 
 }  // namespace
@@ -213,14 +283,7 @@ void copy(Space const& space, void* to, void const* from, std::int64_t bytes) {
 }
 
 void reduce(Space const& space, Type type, Op op, void* into, void const* from, std::int64_t count) {
-  switch (type) {
-    case Type::float32:
-      return reduce_as<float>(space, op, into, from, count);
-    case Type::float64:
-      return reduce_as<double>(space, op, into, from, count);
-    case Type::int64:
-      return reduce_as<std::int64_t>(space, op, into, from, count);
-  }
+  with_type(type, [&](auto value) { reduce_as<decltype(value)>(space, op, into, from, count); });
 }
 
 void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
@@ -230,14 +293,13 @@ void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs
       copy(space, output + first * size_of(type), inputs[0] + first * size_of(type), count * size_of(type));
     return;
   }
-  switch (type) {
-    case Type::float32:
-      return fuse_as<float>(space, op, inputs, outputs, first, count);
-    case Type::float64:
-      return fuse_as<double>(space, op, inputs, outputs, first, count);
-    case Type::int64:
-      return fuse_as<std::int64_t>(space, op, inputs, outputs, first, count);
-  }
+  with_type(type, [&](auto value) { fuse_as<decltype(value)>(space, op, inputs, outputs, first, count); });
+}
+
+void update(Space const& space, std::vector<char*> const& vectors, std::int64_t first, std::int64_t count) {
+  check_fits(vectors.size());
+  for_runs(space, "lockstep::comm::update", count, count * std::int64_t(sizeof(float)),
+           UpdateRun{list_of<AddressList>(vectors), int(vectors.size()), first});
 }
 
 }  // namespace lockstep::comm

@@ -96,6 +96,13 @@ char* SharedMemory::resolve(int rank, Place place) const {
   return base ? reinterpret_cast<char*>(base) + place.offset : nullptr;
 }
 
+char* SharedMemory::counterpart(void const* pointer, int local, int rank) const {
+  Place place = find(pointer, 1);
+  if (place.window < 0) return nullptr;
+  place.offset += (rank % m_local_size - local) * (m_windows[std::size_t(place.window)].bytes / m_local_size);
+  return resolve(rank, place);
+}
+
 void SharedMemory::describe(int local, void const* input, void const* output, std::int64_t bytes) {
   Descriptor& mine = descriptor(m_world.process() * m_local_size + local);
   mine.input       = find(input, bytes);

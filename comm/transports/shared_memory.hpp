@@ -28,6 +28,8 @@ class SharedMemory {
   char* slot(int rank) const;  // null on other nodes
   // Memory of each local device that stays until the end; null if there is not enough.
   std::vector<char*> allocate(std::int64_t bytes_per_device);
+  // Where `rank` has what local device `local` has at `pointer`, in memory of one allocate; null if not reachable.
+  char* counterpart(void const* pointer, int local, int rank) const;
 
   // A call takes `stages` values of the counters, the same number in all processes. Returns the value before the first.
   std::int64_t begin(std::int64_t stages) {

@@ -178,8 +178,14 @@ class Run {
         seconds_text(probe.step_seconds()).c_str(), probe.copy_rate() * 1e-9, probe.add_rate() * 1e-9);
     for (auto const& point : probe.points()) {
       if (probe.is_memory())
-        say("# %-22s: %s (median; fastest %.1f GB/s)\n", ("memory at " + bytes_text(double(point.bytes))).c_str(),
-            rate(probe.memory(point.bytes).bandwidth).c_str(), probe.memory(point.bytes, true).bandwidth * 1e-9);
+        say("# %-22s: update %s (fastest %s), add %s, copy %s; one rank adds %s, copies %s\n",
+            ("memory at " + bytes_text(double(point.bytes))).c_str(),
+            rate(2.0 * double(point.bytes) * m_world.size() / point.update).c_str(),
+            rate(2.0 * double(point.bytes) * m_world.size() / point.fastest).c_str(),
+            rate(1.5 * double(point.bytes) * m_world.size() / point.add).c_str(),
+            rate(1.0 * double(point.bytes) * m_world.size() / point.copy).c_str(),
+            rate(3.0 * double(point.bytes) / point.add_alone).c_str(),
+            rate(2.0 * double(point.bytes) / point.copy_alone).c_str());
       else
         say("# %-22s: %s each way\n", ("link at " + bytes_text(double(point.bytes))).c_str(),
             rate(1 / std::max(probe.network(point.bytes).link[0].beta, 1e-15)).c_str());
@@ -291,13 +297,16 @@ class Run {
   }
 
   static Json calibration(comm::Probe const& probe) {
-    Json points = Json::array();
+    Json points         = Json::array();
+    auto const measured = [](double seconds) { return seconds > 0 ? Json(seconds * 1e6) : Json(); };
     for (auto const& point : probe.points())
       points.push_back({{"bytes", point.bytes},
-                        {"exchange_us", point.everyone * 1e6},
-                        {"exchange_one_way_us", point.alone * 1e6},
-                        {"exchange_fastest_us", point.fastest * 1e6},
-                        {"memory_gbs", probe.is_memory() ? Json(probe.memory(point.bytes).bandwidth * 1e-9) : Json()}});
+                        {"update_us", measured(point.update)},
+                        {"fastest_us", measured(point.fastest)},
+                        {"add_us", measured(point.add)},
+                        {"copy_us", measured(point.copy)},
+                        {"add_alone_us", measured(point.add_alone)},
+                        {"copy_alone_us", measured(point.copy_alone)}});
     auto const network    = probe.network(probe.points().back().bytes);
     Json calibration      = {{"alpha_us", probe.step_seconds() * 1e6},
                              {"beta_s_per_byte", probe.is_memory() ? Json() : Json(network.link[0].beta)},

@@ -96,6 +96,13 @@ comm::ScheduleRequest CostOptions::request(std::int64_t ranks, std::int64_t elem
   return request;
 }
 
+void CostOptions::check_none_given(po::variables_map const& values) {
+  for (char const* name : {"model", "alpha", "beta", "gamma", "copy", "ports", "alpha-between", "beta-between",
+                           "memory-bandwidth", "core-bandwidth", "cores", "sync", "path"})
+    LOCKSTEP_THROW_IF(!values[name].defaulted(), ExitCode::usage,
+                      std::string("--fit and --") + name + "; expected one of them: --fit measures the machine");
+}
+
 void CostOptions::fit(comm::Probe const& probe) {
   m_probe = &probe;
   m_model = probe.is_memory() ? "shared-memory" : "network";
@@ -169,6 +176,9 @@ nlohmann::ordered_json CostOptions::json() const {
                                      {"memory_bandwidth", memory.bandwidth},
                                      {"core_bandwidth", memory.core_bandwidth},
                                      {"cores", memory.cores},
+                                     {"copy_traffic", memory.copy},
+                                     {"add_traffic", memory.add},
+                                     {"update_traffic", memory.update},
                                      {"sync_s", memory.sync}});
     }
   } else if (is_network()) {

@@ -22,6 +22,7 @@ class CostOptions {
   // Instead of the options' rates, those of this machine: for each length its own. The probe is used as long as this
   // object.
   void fit(comm::Probe const& probe);
+  static void check_none_given(boost::program_options::variables_map const& values);  // beside --fit: Error (usage)
 
   comm::ScheduleRequest request(std::int64_t ranks, std::int64_t elements) const;
 

@@ -133,6 +133,7 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(simulate_command, options, arguments, values)) return ExitCode::success;
   cost.check();
+  if (fit) CostOptions::check_none_given(values);
   in_range("--ranks", ranks, 1, 65536);
   ByteRange const range  = parse_byte_range("--bytes", bytes);
   auto const algorithms  = parse_algorithms("--algorithm", algorithm);

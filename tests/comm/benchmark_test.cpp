@@ -34,6 +34,28 @@ TEST(Benchmark, RightSchedulesPass) {
     }
 }
 
+// Not how good the prediction is, which needs an idle machine: that nothing is off by a factor of ten.
+TEST(Benchmark, PredictionsAreOfTheRightOrder) {
+  CommunicatorOptions options;
+  options.alone = true;
+  Communicator world(std::vector<Space>(2), options);
+  BenchmarkOptions benchmark;
+  benchmark.sizes        = {1 << 18, 1 << 22};
+  benchmark.algorithms   = {"naive", "ring", "direct", "fused"};
+  benchmark.out_of_place = false;
+  benchmark.samples      = 9;
+  for (auto const& row : run_benchmark(world, Probe(world, 1 << 22), benchmark, [](BenchmarkRow const&) {})) {
+    double const measured = row.in_place.median * 1e-6;
+    EXPECT_LT(row.predicted.sum(), 8 * measured) << row.algorithm << ' ' << row.bytes;
+    EXPECT_GT(row.predicted.sum(), measured / 8) << row.algorithm << ' ' << row.bytes;
+    EXPECT_LT(row.bound.max(), 4 * measured) << row.algorithm << ' ' << row.bytes;
+    EXPECT_EQ(row.bound.largest(), BoundKind::memory);
+    if (row.algorithm == "fused") {
+      EXPECT_GT(row.bound.max(), measured / 20) << row.bytes;
+    }
+  }
+}
+
 TEST(Benchmark, ADroppedTransferIsSeen) {
   for (std::size_t which : {0u, 3u, 7u})
     for (auto const& row :

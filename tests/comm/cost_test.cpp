@@ -181,7 +181,8 @@ TEST(Cost, SharedMemoryTraffic) {
       EXPECT_NEAR(traffic(name, MemoryPath::staged), 11 * (k - 1), 1e-9) << name;
     }
     int const levels = k == 2 ? 1 : k == 4 ? 2 : 3;
-    EXPECT_NEAR(traffic("recursive_doubling", MemoryPath::direct), 3 * k * levels, 1e-9);
+    EXPECT_NEAR(traffic("recursive_doubling", MemoryPath::direct), 5 * k * levels, 1e-9)
+        << "what arrives waits until its place is read";
     SharedMemoryModel model;
     model.bandwidth = n;
     EXPECT_NEAR(predict_fused(request, 1, model).sum(), 2 * k, 1e-9);
@@ -198,6 +199,47 @@ TEST(Cost, SharedMemoryTraffic) {
   model.sync = 10;
   EXPECT_NEAR(predict("ring", {4, n}, 1, model).latency, 60, 1e-9);
   EXPECT_NEAR(predict("direct", {4, n}, 1, model).latency, 20, 1e-9) << "steps without messages need no waiting";
+}
+
+TEST(Cost, SharedMemoryTakesLongerWithMoreToDo) {
+  SharedMemoryModel slow;
+  slow.bandwidth      = 1e10;
+  slow.core_bandwidth = 8e9;
+  slow.cores          = 4;
+  slow.sync           = 1e-6;
+  for (int k : {2, 3, 4, 8})
+    for (auto const& name : algorithm_names()) {
+      double last = 0;
+      for (std::int64_t n = 1; n < 100'000'000; n *= 3) {
+        ScheduleRequest request{k, n};
+        request.pipeline  = 4;
+        double const time = predict(name, request, 4, slow).sum();
+        EXPECT_GE(time, last) << name << ' ' << k << ' ' << n;
+        last = time;
+        // Each of the model's terms costs something, and only that.
+        for (auto [better, worse] : {std::pair(&SharedMemoryModel::bandwidth, false),
+                                     {&SharedMemoryModel::core_bandwidth, false},
+                                     {&SharedMemoryModel::sync, true},
+                                     {&SharedMemoryModel::copy, true},
+                                     {&SharedMemoryModel::add, true}}) {
+          auto other = slow;
+          other.*better *= 2;
+          double const then = predict(name, request, 4, other).sum();
+          EXPECT_TRUE(worse ? then >= time : then <= time) << name << ' ' << k << ' ' << n;
+          EXPECT_LE(std::max(then, time), 2 * std::min(then, time) * (1 + 1e-12)) << name << ' ' << k << ' ' << n;
+        }
+      }
+      double const before = predict(name, {k, 1 << 20}, 4, slow).sum();
+      auto other          = slow;
+      other.add *= 2;
+      EXPECT_GT(predict(name, {k, 1 << 20}, 4, other).sum(), before) << name;
+      other = slow;
+      other.copy *= 2;
+      EXPECT_GT(predict(name, {k, 1 << 20}, 4, other).sum(), before) << name;
+    }
+  SharedMemoryModel fitted = slow;
+  fitted.update *= 3;
+  EXPECT_DOUBLE_EQ(predict_fused({4, 1 << 20}, 4, fitted).memory, 3 * predict_fused({4, 1 << 20}, 4, slow).memory);
 }
 
 TEST(Cost, NothingBeatsTheLowerBounds) {
