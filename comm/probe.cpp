@@ -51,6 +51,7 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
     : m_ranks(world.size()), m_cores(world.usable_cores()) {
   std::int64_t const longest_count = std::max<std::int64_t>(most_bytes / 4, 2);
   auto const whole                 = world.allocate<float>("lockstep::comm::probe", longest_count);
+  auto const others                = world.allocate<float>("lockstep::comm::probe_other", longest_count);
   auto const everywhere            = world.everywhere(whole);
   m_memory                         = !everywhere.empty() && world.transport() != "NCCL";
   for (int d = 0; d < world.local_size(); ++d) Kokkos::deep_copy(world.instance(d), whole[std::size_t(d)], 0.0f);
@@ -70,7 +71,7 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
     bytes = std::min(bytes, longest_count * 4);
     // Short ones are cheap, and easily disturbed.
     int const times = bytes <= 1 << 20 ? 3 * repeats : repeats;
-    m_points.push_back(m_memory ? probe_memory(world, everywhere, bytes / 4, times)
+    m_points.push_back(m_memory ? probe_memory(world, everywhere, others, bytes / 4, times)
                                 : probe_messages(world, part(bytes / 4), times));
     if (bytes == longest_count * 4) break;
   }
@@ -99,8 +100,8 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
   m_add  = world.gather(rates[1])[0];
 }
 
-Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const& everywhere, std::int64_t count,
-                                 int repeats) const {
+Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const& everywhere,
+                                 std::vector<Buffer<float>> const& others, std::int64_t count, int repeats) const {
   Point point;
   point.bytes = count * 4;
   std::vector<char*> vectors;
@@ -108,37 +109,30 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
   auto const fence_all = [&] {
     for (int d = 0; d < world.local_size(); ++d) fence(world.instance(d), "lockstep::comm::probe");
   };
-  // Medians of what `first` takes with vectors as their owners wrote them, and of what `second` takes after it.
   double fastest     = 0;
-  auto const measure = [&](double& seconds, auto const& first, double& later, auto const& second) {
-    std::vector<double> times[2];
-    auto const time = [&](auto const& run) {
-      return time_together(world, 1, [&] {
+  auto const measure = [&](auto const& run) {
+    std::vector<double> times;
+    for (int i = 0; i <= repeats; ++i) {
+      for (int d = 0; d < world.local_size(); ++d) {
+        write(world.instance(d), others[std::size_t(d)].data(), count);
+        write(world.instance(d), everywhere[std::size_t(world.rank(d))], count);
+      }
+      fence_all();
+      double const seconds = time_together(world, 1, [&] {
         run();
         fence_all();
       });
-    };
-    for (int i = 0; i <= repeats; ++i) {
-      for (int d = 0; d < world.local_size(); ++d)
-        write(world.instance(d), everywhere[std::size_t(world.rank(d))], count);
-      fence_all();
-      double const one = time(first), two = time(second);
-      if (i == 0) continue;
-      times[0].push_back(one);
-      times[1].push_back(two);
+      if (i > 0) times.push_back(seconds);
     }
-    fastest = *std::min_element(times[0].begin(), times[0].end());
-    seconds = median(times[0]);
-    later   = median(times[1]);
+    fastest = *std::min_element(times.begin(), times.end());
+    return median(times);
   };
-  // As an executor's step: a rank adds the half that its neighbour leaves alone, and copies the other half; or one adds
-  // all, and the other copies it.
+  // As an executor's step: rank r works on the half that its neighbour leaves alone.
   auto const step = [&](bool everyone, bool add) {
     for (int d = 0; d < world.local_size(); ++d) {
       int const r = world.rank(d), neighbour = (r ^ 1) < m_ranks ? r ^ 1 : r - 1;
-      if (neighbour < 0 || (!everyone && r != (add ? 1 : 0))) continue;
-      bool const upper        = (r % 2 == 0) == add;
-      std::int64_t const half = everyone ? count / 2 : count, first = everyone && upper ? count - half : 0;
+      if (neighbour < 0 || (!everyone && r != 1)) continue;
+      std::int64_t const half = everyone ? count / 2 : count, first = everyone && r % 2 == 0 ? count - half : 0;
       float *const to = everywhere[std::size_t(r)] + first, *const from = everywhere[std::size_t(neighbour)] + first;
       if (add)
         reduce(world.instance(d), Type::float32, Op::sum, to, from, half);
@@ -146,12 +140,11 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
         copy(world.instance(d), to, from, half * 4);
     }
   };
-  double ignored = 0;
-  measure(
-      point.add, [&] { step(true, true); }, point.copy, [&] { step(true, false); });
-  measure(
-      point.add_alone, [&] { step(false, true); }, point.copy_alone, [&] { step(false, false); });
-  auto const update_all = [&] {
+  point.add        = measure([&] { step(true, true); });
+  point.copy       = measure([&] { step(true, false); });
+  point.add_alone  = measure([&] { step(false, true); });
+  point.copy_alone = measure([&] { step(false, false); });
+  point.update     = measure([&] {
     int const sharers = world.processes();
     auto const mine   = chunk_range(count, sharers, world.process());
     int const parts   = runs_on_host ? 1 : world.local_size();
@@ -159,9 +152,8 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
       auto const range = chunk_range(mine.size(), parts, d);
       update(world.instance(d), vectors, mine.begin + range.begin, range.size());
     }
-  };
-  measure(point.update, update_all, ignored, [] {});
-  point.fastest = fastest;
+  });
+  point.fastest    = fastest;
   return point;
 }
 

@@ -16,15 +16,14 @@ class Probe {
   // Collective; takes tens of milliseconds for each factor of four up to `most_bytes` per rank. The same on all ranks.
   Probe(Communicator& world, std::int64_t most_bytes, int repeats = 7);
 
-  // Seconds, medians, for vectors of `bytes` per rank that their owners have just written: other ranks' lines are dirty
-  // in other cores' caches, as an allreduce finds them.
+  // Seconds, medians, for vectors of `bytes` per rank that their owners have just written, after as many bytes of
+  // something else: other ranks' lines are dirty in other cores' caches, as an allreduce finds them.
   struct Point {
     std::int64_t bytes = 0;
     // In memory. Every rank adds 1 to its 1 / ranks of all vectors: what an allreduce in place has to read and write.
     double update  = 0;
     double fastest = 0;  // of the repeats
-    // Every rank adds half of its neighbour's vector to its own; then it copies the half that the neighbour added. Rank
-    // 1 alone adds all of rank 0's, which then copies it.
+    // Every rank adds half of its neighbour's vector to its own, or copies it; rank 1 alone does so with all of it.
     double add = 0, copy = 0, add_alone = 0, copy_alone = 0;
     // By messages, `add` and `fastest` are such an addition's.
   };
@@ -47,7 +46,8 @@ class Probe {
  private:
   Point at(std::int64_t bytes) const;
   SharedMemoryModel updates(Point const& point, bool fastest) const;
-  Point probe_memory(Communicator& world, std::vector<float*> const& everywhere, std::int64_t count, int repeats) const;
+  Point probe_memory(Communicator& world, std::vector<float*> const& everywhere,
+                     std::vector<Buffer<float>> const& others, std::int64_t count, int repeats) const;
   Point probe_messages(Communicator& world, std::vector<Buffer<float>> const& buffers, int repeats) const;
 
   std::vector<Point> m_points;

@@ -253,13 +253,14 @@ class Sweep {
     return sum;
   }
 
-  void refill(bool rounding, bool in_place) {
+  // Inputs last: they come to the call from their owners' caches.
+  void refill(bool rounding) {
     // The second kind is always the same, so that results of several runs and transports can be compared.
     m_round = rounding ? 0 : ++m_exact_rounds;
     for (int d = 0; d < m_world.local_size(); ++d) {
       auto const& space = m_world.instance(d);
       T const poison    = std::numeric_limits<T>::has_quiet_NaN ? std::numeric_limits<T>::quiet_NaN() : T(-1);
-      if (!in_place) Kokkos::deep_copy(space, m_buffers.outputs[std::size_t(d)], poison);
+      Kokkos::deep_copy(space, m_buffers.outputs[std::size_t(d)], poison);
       fill(space, m_buffers.inputs[std::size_t(d)], rounding, std::uint32_t(m_world.rank(d)), m_round);
       fence(space, "lockstep::allreduce::refill");
     }
@@ -275,7 +276,7 @@ class Sweep {
   // The call that is checked is the timed one; of several at once, one more.
   double time_one(std::string const& algorithm, Op op, bool in_place, std::int64_t calls, std::int64_t& wrong,
                   double* skew) {
-    refill(false, in_place);
+    refill(false);
     if (in_place && calls > 1)
       for (int d = 0; d < m_world.local_size(); ++d)  // sums of sums would overflow
         Kokkos::deep_copy(m_world.instance(d), m_buffers.inputs[std::size_t(d)], T(0));
@@ -284,7 +285,7 @@ class Sweep {
                            double(calls);
     if (!m_options.check) return seconds;
     if (calls > 1) {
-      refill(false, in_place);
+      refill(false);
       call(algorithm, op, in_place);
     }
     for (int d = 0; d < m_world.local_size(); ++d)
@@ -324,7 +325,7 @@ class Sweep {
   // Inputs whose sums round. Up to 512 elements at both ends of every chunk are compared with the association that the
   // proof found, or from rank 0 up for the one pass; all elements between ranks.
   void check_rounding(BenchmarkRow& row) {
-    refill(true, true);
+    refill(true);
     call(row.algorithm, row.op, true);
     std::vector<std::uint64_t> mine;
     bool same = true;

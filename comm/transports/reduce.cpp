@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -155,11 +156,11 @@ struct FuseRun {
     if (input_count == output_count) {
       switch (input_count) {
         case 2:
-          return pass<2>(begin, end);
+          return pass(begin, end, std::make_index_sequence<2>());
         case 3:
-          return pass<3>(begin, end);
+          return pass(begin, end, std::make_index_sequence<3>());
         case 4:
-          return pass<4>(begin, end);
+          return pass(begin, end, std::make_index_sequence<4>());
       }
     }
     // The running result stays in the first-level cache.
@@ -180,20 +181,17 @@ struct FuseRun {
 #endif
   }
 
-  // Results stay in registers from the reads to the writes: every cache line is touched once.
-  template <int N>
-  void pass(std::int64_t begin, std::int64_t end) const {
-    T* in[N];
-    T* out[N];
-    for (int r = 0; r < N; ++r) {
-      in[r]  = at(inputs, r);
-      out[r] = at(outputs, r);
-    }
+  // Results stay in registers from the reads to the writes: every cache line is touched once. No loop over vectors,
+  // which would keep GCC from vectorising.
+  template <std::size_t... R>
+  void pass(std::int64_t begin, std::int64_t end, std::index_sequence<R...>) const {
+    T* const in[]  = {at(inputs, R)...};
+    T* const out[] = {at(outputs, R)...};
 #pragma GCC ivdep
     for (std::int64_t i = begin; i < end; ++i) {
       T value = in[0][i];
-      for (int r = 1; r < N; ++r) value = Operation::apply(value, in[r][i]);
-      for (int r = 0; r < N; ++r) out[r][i] = value;
+      ((value = R == 0 ? value : Operation::apply(value, in[R][i])), ...);
+      ((out[R][i] = value), ...);
     }
   }
 
@@ -216,11 +214,11 @@ struct UpdateRun {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t begin, std::int64_t end) const {
     switch (vector_count) {
       case 2:
-        return pass<2>(first + begin, first + end);
+        return pass(first + begin, first + end, std::make_index_sequence<2>());
       case 3:
-        return pass<3>(first + begin, first + end);
+        return pass(first + begin, first + end, std::make_index_sequence<3>());
       case 4:
-        return pass<4>(first + begin, first + end);
+        return pass(first + begin, first + end, std::make_index_sequence<4>());
     }
     for (int v = 0; v < vector_count; ++v) {
       float* const vector = reinterpret_cast<float*>(vectors[v]) + first;
@@ -228,13 +226,11 @@ struct UpdateRun {
     }
   }
 
-  template <int N>
-  KOKKOS_INLINE_FUNCTION void pass(std::int64_t begin, std::int64_t end) const {
-    float* all[N];
-    for (int v = 0; v < N; ++v) all[v] = reinterpret_cast<float*>(vectors[v]);
+  template <std::size_t... V>
+  KOKKOS_INLINE_FUNCTION void pass(std::int64_t begin, std::int64_t end, std::index_sequence<V...>) const {
+    float* const all[] = {reinterpret_cast<float*>(vectors[V])...};
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i)
-      for (int v = 0; v < N; ++v) all[v][i] += 1.0f;
+    for (std::int64_t i = begin; i < end; ++i) ((all[V][i] += 1.0f), ...);
   }
 };
 
