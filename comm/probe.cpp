@@ -106,9 +106,6 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
   point.bytes = count * 4;
   std::vector<char*> vectors;
   for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
-  auto const fence_all = [&] {
-    for (int d = 0; d < world.local_size(); ++d) fence(world.instance(d), "lockstep::comm::probe");
-  };
   double fastest     = 0;
   auto const measure = [&](auto const& run) {
     std::vector<double> times;
@@ -117,11 +114,8 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
         write(world.instance(d), others[std::size_t(d)].data(), count);
         write(world.instance(d), everywhere[std::size_t(world.rank(d))], count);
       }
-      fence_all();
-      double const seconds = time_together(world, 1, [&] {
-        run();
-        fence_all();
-      });
+      world.fence();
+      double const seconds = time_together(world, 1, run);
       if (i > 0) times.push_back(seconds);
     }
     fastest = *std::min_element(times.begin(), times.end());
