@@ -35,6 +35,10 @@ endfunction()
 function(lockstep_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -ffp-contract=off ${LOCKSTEP_ARCH_FLAGS}
     $<$<BOOL:${LOCKSTEP_ENABLE_WERROR}>:-Werror>)
+  if(LOCKSTEP_ENABLE_CUDA)  # the same of device code, through Kokkos' nvcc_wrapper
+    target_compile_options(${target} PRIVATE --fmad=false
+      $<$<BOOL:${LOCKSTEP_ENABLE_WERROR}>:SHELL:-Xcudafe --promote_warnings>)
+  endif()
   if(LOCKSTEP_ENABLE_SANITIZERS)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)

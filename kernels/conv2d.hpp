@@ -174,18 +174,12 @@ KOKKOS_FUNCTION void conv2d_output_gradient(Conv2d const& c, float const* out, s
 
 // ---- weight gradient ----
 
-// Adds to sums [Channels][K][lane] (stride taps * lanes between channels) kernel row u of one input channel over rows
-// [row_begin, row_end); dy holds these rows, from the tile's first channel on, `plane` floats a channel.
+// Adds to packs kernel row u of one input channel over rows [row_begin, row_end); dy holds these rows, from the tile's
+// first channel on, `plane` floats a channel.
 template <class P, int K, int Channels>
-KOKKOS_FUNCTION void conv2d_weight_gradient_row(Conv2d const& c, float const* x, int u, float const* dy,
-                                                std::int64_t plane, int row_begin, int row_end, bool first,
-                                                float* sums) {
-  P packs[Channels][K];
-  LOCKSTEP_UNROLL
-  for (int o = 0; o < Channels; ++o) {
-    LOCKSTEP_UNROLL
-    for (int v = 0; v < K; ++v) packs[o][v] = first ? P(0.0f) : P::load(sums + (o * K * K + v) * lanes);
-  }
+KOKKOS_FORCEINLINE_FUNCTION void conv2d_weight_gradient_packs(Conv2d const& c, float const* x, int u, float const* dy,
+                                                              std::int64_t plane, int row_begin, int row_end,
+                                                              P (&packs)[Channels][K]) {
   for (int row = row_begin; row < row_end; ++row) {
     float const* in   = x + std::int64_t(row + u) * c.in_width * lanes;
     float const* grad = dy + std::int64_t(row - row_begin) * c.out_width * lanes;
@@ -201,6 +195,21 @@ KOKKOS_FUNCTION void conv2d_weight_gradient_row(Conv2d const& c, float const* x,
       }
     }
   }
+}
+
+// Adds to sums [Channels][K][lane] (stride taps * lanes between channels) kernel row u of one input channel over rows
+// [row_begin, row_end); dy holds these rows, from the tile's first channel on, `plane` floats a channel.
+template <class P, int K, int Channels>
+KOKKOS_FUNCTION void conv2d_weight_gradient_row(Conv2d const& c, float const* x, int u, float const* dy,
+                                                std::int64_t plane, int row_begin, int row_end, bool first,
+                                                float* sums) {
+  P packs[Channels][K];
+  LOCKSTEP_UNROLL
+  for (int o = 0; o < Channels; ++o) {
+    LOCKSTEP_UNROLL
+    for (int v = 0; v < K; ++v) packs[o][v] = first ? P(0.0f) : P::load(sums + (o * K * K + v) * lanes);
+  }
+  conv2d_weight_gradient_packs<P, K, Channels>(c, x, u, dy, plane, row_begin, row_end, packs);
   LOCKSTEP_UNROLL
   for (int o = 0; o < Channels; ++o) {
     LOCKSTEP_UNROLL
@@ -374,41 +383,62 @@ KOKKOS_FUNCTION void conv2d_data_gradient_tile(Conv2d const& c, float const* dy,
   }
 }
 
+// Output channels at a time: their rows of dy stay in the first-level cache while the input channels pass.
+constexpr int data_gradient_chunk = 10;
+
+// One row of `Channels` input channels of dx from output channels [out, out_end).
+template <class P, int K, int Channels>
+KOKKOS_FORCEINLINE_FUNCTION void conv2d_data_gradient_row(Conv2d const& c, float const* dy, float const* weights,
+                                                          int channel, int row, int out, int out_end, float* dx) {
+  constexpr int columns = tiles::data_columns;
+  int column            = 0;
+  for (; column + columns <= c.out_width; column += columns)
+    conv2d_data_gradient_tile<P, K, Channels, columns>(c, dy, weights, channel, row, column,
+                                                       out > 0      ? columns + K - 1
+                                                       : column > 0 ? K - 1
+                                                                    : 0,
+                                                       out, out_end, dx);
+  for (; column < c.out_width; ++column)
+    conv2d_data_gradient_tile<P, K, Channels, 1>(c, dy, weights, channel, row, column,
+                                                 out > 0      ? K
+                                                 : column > 0 ? K - 1
+                                                              : 0,
+                                                 out, out_end, dx);
+}
+
 template <class P, int K, int Channels>
 KOKKOS_FUNCTION void conv2d_data_gradient_channels(Conv2d const& c, float const* dy, float const* weights,
                                                    int channel_begin, float* dx, Share share) {
-  constexpr int columns = tiles::data_columns;
-  constexpr int chunk =
-      10;  // output channels: their rows of dy stay in the first-level cache while the input channels pass
-  int channel     = channel_begin;
   int const whole = channel_begin + (c.in_channels - channel_begin) / Channels * Channels;
   for (int row = 0; row < c.in_height; ++row) {
     if (!share.has(row)) continue;
-    for (int out = 0; out < c.out_channels; out += chunk) {
-      int const out_end = out + chunk < c.out_channels ? out + chunk : c.out_channels;
-      for (channel = channel_begin; channel < whole; channel += Channels)
-        for (int lane = 0; lane < lanes; lane += P::width) {
-          int column = 0;
-          for (; column + columns <= c.out_width; column += columns)
-            conv2d_data_gradient_tile<P, K, Channels, columns>(c, dy + lane, weights, channel, row, column,
-                                                               out > 0      ? columns + K - 1
-                                                               : column > 0 ? K - 1
-                                                                            : 0,
-                                                               out, out_end, dx + lane);
-          for (; column < c.out_width; ++column)
-            conv2d_data_gradient_tile<P, K, Channels, 1>(c, dy + lane, weights, channel, row, column,
-                                                         out > 0      ? K
-                                                         : column > 0 ? K - 1
-                                                                      : 0,
-                                                         out, out_end, dx + lane);
-        }
+    for (int out = 0; out < c.out_channels; out += data_gradient_chunk) {
+      int const out_end = out + data_gradient_chunk < c.out_channels ? out + data_gradient_chunk : c.out_channels;
+      for (int channel = channel_begin; channel < whole; channel += Channels)
+        for (int lane = 0; lane < lanes; lane += P::width)
+          conv2d_data_gradient_row<P, K, Channels>(c, dy + lane, weights, channel, row, out, out_end, dx + lane);
     }
   }
   if constexpr (Channels > 1)
     if (whole < c.in_channels) conv2d_data_gradient_channels<P, K, Channels / 2>(c, dy, weights, whole, dx, share);
 }
 
-// A kernel size known at run time only: one element of dx at a time.
+// A kernel size known at run time only: one element of dx, at row and column.
+template <class P>
+KOKKOS_FORCEINLINE_FUNCTION P conv2d_data_gradient_element(Conv2d const& c, float const* dy, float const* weights,
+                                                           int channel, int row, int column) {
+  P sum(0.0f);
+  for (int o = 0; o < c.out_channels; ++o)
+    for (int u = 0; u < c.kernel; ++u)
+      for (int v = 0; v < c.kernel; ++v) {
+        int const p = row - u, q = column - v;
+        if (p < 0 || p >= c.out_height || q < 0 || q >= c.out_width) continue;
+        float const w = weights[((std::int64_t(o) * c.in_channels + channel) * c.kernel + u) * c.kernel + v];
+        sum = multiply_add(P(w), P::load(dy + o * c.out_plane() + (std::int64_t(p) * c.out_width + q) * lanes), sum);
+      }
+  return sum;
+}
+
 template <class P>
 KOKKOS_FUNCTION void conv2d_data_gradient_any(Conv2d const& c, float const* dy, float const* weights, float* dx,
                                               Share share) {
@@ -416,19 +446,9 @@ KOKKOS_FUNCTION void conv2d_data_gradient_any(Conv2d const& c, float const* dy, 
     for (int row = 0; row < c.in_height; ++row) {
       if (!share.has(row)) continue;
       for (int column = 0; column < c.in_width; ++column)
-        for (int lane = 0; lane < lanes; lane += P::width) {
-          P sum(0.0f);
-          for (int o = 0; o < c.out_channels; ++o)
-            for (int u = 0; u < c.kernel; ++u)
-              for (int v = 0; v < c.kernel; ++v) {
-                int const p = row - u, q = column - v;
-                if (p < 0 || p >= c.out_height || q < 0 || q >= c.out_width) continue;
-                float const w = weights[((std::int64_t(o) * c.in_channels + i) * c.kernel + u) * c.kernel + v];
-                sum           = multiply_add(
-                              P(w), P::load(dy + o * c.out_plane() + (std::int64_t(p) * c.out_width + q) * lanes + lane), sum);
-              }
-          sum.store(dx + i * c.in_plane() + (std::int64_t(row) * c.in_width + column) * lanes + lane);
-        }
+        for (int lane = 0; lane < lanes; lane += P::width)
+          conv2d_data_gradient_element<P>(c, dy + lane, weights, i, row, column)
+              .store(dx + i * c.in_plane() + (std::int64_t(row) * c.in_width + column) * lanes + lane);
     }
 }
 

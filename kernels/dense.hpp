@@ -14,25 +14,31 @@ struct Dense {
   bool relu;
 };
 
+// `Units` units from `unit` on.
+template <class P, int Units>
+KOKKOS_FORCEINLINE_FUNCTION void dense_forward_tile(Dense const& d, float const* x, float const* weights,
+                                                    float const* bias, std::int64_t unit, float* y) {
+  P sums[Units];
+  LOCKSTEP_UNROLL
+  for (int j = 0; j < Units; ++j) sums[j] = P(bias[unit + j]);
+  float const* w = weights + unit;
+  for (std::int64_t i = 0; i < d.in; ++i, w += d.out) {
+    P const in = P::load(x + i * lanes);
+    LOCKSTEP_UNROLL
+    for (int j = 0; j < Units; ++j) sums[j] = multiply_add(P(w[j]), in, sums[j]);
+  }
+  LOCKSTEP_UNROLL
+  for (int j = 0; j < Units; ++j) (d.relu ? rectify(sums[j]) : sums[j]).store(y + (unit + j) * lanes);
+}
+
 template <class P, int Units>
 KOKKOS_FUNCTION void dense_forward_units(Dense const& d, float const* x, float const* weights, float const* bias,
                                          std::int64_t unit_begin, float* y, Share share) {
   std::int64_t unit = unit_begin;
   for (; unit + Units <= d.out; unit += Units) {
     if (!share.has(unit / Units)) continue;
-    for (int lane = 0; lane < lanes; lane += P::width) {
-      P sums[Units];
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < Units; ++j) sums[j] = P(bias[unit + j]);
-      float const* w = weights + unit;
-      for (std::int64_t i = 0; i < d.in; ++i, w += d.out) {
-        P const in = P::load(x + i * lanes + lane);
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < Units; ++j) sums[j] = multiply_add(P(w[j]), in, sums[j]);
-      }
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < Units; ++j) (d.relu ? rectify(sums[j]) : sums[j]).store(y + (unit + j) * lanes + lane);
-    }
+    for (int lane = 0; lane < lanes; lane += P::width)
+      dense_forward_tile<P, Units>(d, x + lane, weights, bias, unit, y + lane);
   }
   if constexpr (Units > 1)
     if (unit < d.out) dense_forward_units<P, Units / 2>(d, x, weights, bias, unit, y, share);
@@ -44,25 +50,31 @@ KOKKOS_FUNCTION void dense_forward(Dense const& d, float const* x, float const* 
   dense_forward_units<P, tiles::dense_units>(d, x, weights, bias, 0, y, share);
 }
 
+// `Inputs` inputs from `in` on.
+template <class P, int Inputs>
+KOKKOS_FORCEINLINE_FUNCTION void dense_data_gradient_tile(Dense const& d, float const* dy, float const* weights,
+                                                          std::int64_t in, float* dx) {
+  P sums[Inputs];
+  LOCKSTEP_UNROLL
+  for (int j = 0; j < Inputs; ++j) sums[j] = P(0.0f);
+  float const* w = weights + in * d.out;
+  for (std::int64_t unit = 0; unit < d.out; ++unit) {
+    P const grad = P::load(dy + unit * lanes);
+    LOCKSTEP_UNROLL
+    for (int j = 0; j < Inputs; ++j) sums[j] = multiply_add(P(w[j * d.out + unit]), grad, sums[j]);
+  }
+  LOCKSTEP_UNROLL
+  for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (in + j) * lanes);
+}
+
 template <class P, int Inputs>
 KOKKOS_FUNCTION void dense_data_gradient_inputs(Dense const& d, float const* dy, float const* weights,
                                                 std::int64_t in_begin, float* dx, Share share) {
   std::int64_t i = in_begin;
   for (; i + Inputs <= d.in; i += Inputs) {
     if (!share.has(i / Inputs)) continue;
-    for (int lane = 0; lane < lanes; lane += P::width) {
-      P sums[Inputs];
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < Inputs; ++j) sums[j] = P(0.0f);
-      float const* w = weights + i * d.out;
-      for (std::int64_t unit = 0; unit < d.out; ++unit) {
-        P const grad = P::load(dy + unit * lanes + lane);
-        LOCKSTEP_UNROLL
-        for (int j = 0; j < Inputs; ++j) sums[j] = multiply_add(P(w[j * d.out + unit]), grad, sums[j]);
-      }
-      LOCKSTEP_UNROLL
-      for (int j = 0; j < Inputs; ++j) sums[j].store(dx + (i + j) * lanes + lane);
-    }
+    for (int lane = 0; lane < lanes; lane += P::width)
+      dense_data_gradient_tile<P, Inputs>(d, dy + lane, weights, i, dx + lane);
   }
   if constexpr (Inputs > 1)
     if (i < d.in) dense_data_gradient_inputs<P, Inputs / 2>(d, dy, weights, i, dx, share);

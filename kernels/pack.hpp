@@ -10,8 +10,8 @@
 
 #include "kernels/types.hpp"
 
-#if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__) || defined(__SYCL_DEVICE_ONLY__)
-#define LOCKSTEP_PACK_BYTES 0
+#if defined(KOKKOS_ENABLE_CUDA) || defined(KOKKOS_ENABLE_HIP) || defined(KOKKOS_ENABLE_SYCL)
+#define LOCKSTEP_PACK_BYTES 0  // also where such a compiler compiles for the host
 #elif defined(__AVX512F__) || defined(__AVX__)
 #include <immintrin.h>
 #if defined(__AVX512F__)
@@ -29,12 +29,12 @@
 #endif
 
 // Accumulators live in registers only when every loop over them is unrolled.
-#if defined(__clang__) || defined(__CUDACC__)
+#if defined(__clang__) || defined(__CUDA_ARCH__)
 #define LOCKSTEP_UNROLL _Pragma("unroll")
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed"  // said of kernel sizes known at run time only
 #endif
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) && !defined(__CUDACC__)  // nvcc knows neither form for the host
 #define LOCKSTEP_UNROLL _Pragma("GCC unroll 64")
 #else
 #define LOCKSTEP_UNROLL

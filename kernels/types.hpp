@@ -24,7 +24,7 @@ constexpr std::int64_t blocks_for(std::int64_t images) {
 
 struct Shape {
   int channels = 0, height = 0, width = 0;
-  constexpr std::int64_t size() const { return std::int64_t(channels) * height * width; }  // per image
+  KOKKOS_FUNCTION constexpr std::int64_t size() const { return std::int64_t(channels) * height * width; }  // per image
   friend constexpr bool operator==(Shape const& a, Shape const& b) {
     return a.channels == b.channels && a.height == b.height && a.width == b.width;
   }

@@ -28,7 +28,8 @@ std::int64_t now_ns() {
 struct Open {
   int label, track;
   std::int64_t begin, inside = 0;
-  bool is_device = false;
+  bool is_device        = false;
+  std::int64_t launches = 0;
 };
 
 struct Event {
@@ -69,11 +70,17 @@ struct Profiler::Impl {
     open.push_back(entry);
   }
 
+  void begin_kernel(char const* label) {
+    begin(label);
+    open.back().launches = 1;
+  }
+
   void end() {
     if (open.empty()) return;  // begun before the profiler was there
     Open const entry            = open.back();
     std::int64_t const duration = now_ns() - entry.begin;
     open.pop_back();
+    if (!open.empty()) open.back().launches += entry.launches;
     if (entry.is_device) {  // no work of its own, but that of what ran inside
       if (!open.empty()) open.back().inside += entry.inside;
       return;
@@ -86,6 +93,7 @@ struct Profiler::Impl {
     if (std::none_of(open.begin(), open.end(),
                      [&](Open const& outer) { return name_of(labels[std::size_t(outer.label)]) == name; })) {
       ++total.calls;
+      total.launches += entry.launches;
       total.seconds += double(duration) * 1e-9;
     }
     if (!keep_events) return;
@@ -98,7 +106,7 @@ struct Profiler::Impl {
   // Callbacks. Those that were there before come first at begin and last at end.
   static void begin_for(char const* label, std::uint32_t device, std::uint64_t* id) {
     if (active->before.begin_parallel_for) active->before.begin_parallel_for(label, device, id);
-    active->begin(label);
+    active->begin_kernel(label);
   }
   static void end_for(std::uint64_t id) {
     active->end();
@@ -106,7 +114,7 @@ struct Profiler::Impl {
   }
   static void begin_reduce(char const* label, std::uint32_t device, std::uint64_t* id) {
     if (active->before.begin_parallel_reduce) active->before.begin_parallel_reduce(label, device, id);
-    active->begin(label);
+    active->begin_kernel(label);
   }
   static void end_reduce(std::uint64_t id) {
     active->end();
@@ -114,7 +122,7 @@ struct Profiler::Impl {
   }
   static void begin_scan(char const* label, std::uint32_t device, std::uint64_t* id) {
     if (active->before.begin_parallel_scan) active->before.begin_parallel_scan(label, device, id);
-    active->begin(label);
+    active->begin_kernel(label);
   }
   static void end_scan(std::uint64_t id) {
     active->end();
@@ -219,6 +227,12 @@ Json Profiler::timeline(Runtime const& runtime) const {
   return {{"traceEvents", events}, {"displayTimeUnit", "ms"}, {"otherData", {{"events_dropped", drops}}}};
 }
 
+double launches_of(std::vector<Timer> const& timers, std::string const& name) {
+  for (auto const& timer : timers)
+    if (timer.name == name && timer.calls > 0) return double(timer.launches) / double(timer.calls);
+  return 0;
+}
+
 std::string as_table(std::vector<Timer> const& timers) {
   double whole = 0;
   for (auto const& timer : timers) whole += timer.own;
@@ -235,8 +249,11 @@ std::string as_table(std::vector<Timer> const& timers) {
 Json as_json(std::vector<Timer> const& timers) {
   Json all = Json::array();
   for (auto const& timer : timers)
-    all.push_back(
-        {{"name", timer.name}, {"calls", timer.calls}, {"seconds", timer.seconds}, {"own_seconds", timer.own}});
+    all.push_back({{"name", timer.name},
+                   {"calls", timer.calls},
+                   {"launches", timer.launches},
+                   {"seconds", timer.seconds},
+                   {"own_seconds", timer.own}});
   return all;
 }
 

@@ -15,9 +15,10 @@ namespace lockstep {
 
 struct Timer {
   std::string name;
-  std::int64_t calls = 0;
-  double seconds     = 0;  // from begin to end
-  double own         = 0;  // the same, less what ran inside under other names
+  std::int64_t calls    = 0;
+  std::int64_t launches = 0;  // of kernels inside, fills of Views included
+  double seconds        = 0;  // from begin to end
+  double own            = 0;  // the same, less what ran inside under other names
 };
 
 class Profiler {
@@ -42,6 +43,9 @@ class Profiler {
   struct Impl;
   std::unique_ptr<Impl> m_impl;
 };
+
+// Kernels that a call of this name launched, on average; 0 if it was not called.
+double launches_of(std::vector<Timer> const& timers, std::string const& name);
 
 // name, calls, seconds, share of the whole.
 std::string as_table(std::vector<Timer> const& timers);

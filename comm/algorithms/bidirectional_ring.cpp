@@ -31,13 +31,13 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
     }
 }
 
-void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
+void outline_steps(ScheduleRequest const& request, OutlineVisitor const& visit) {
   ring_outline(request, true, visit);
 }
 
 }  // namespace
 
 extern Algorithm const bidirectional_ring_algorithm;
-Algorithm const bidirectional_ring_algorithm = {"bidirectional_ring", build, outline};
+Algorithm const bidirectional_ring_algorithm = {"bidirectional_ring", build, outline_steps};
 
 }  // namespace lockstep::comm

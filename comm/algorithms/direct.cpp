@@ -37,7 +37,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
     for (int owner = 0; owner < k; ++owner) steps.copy(owner, (owner + shift) % k, owner);
 }
 
-void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
+void outline_steps(ScheduleRequest const& request, OutlineVisitor const& visit) {
   std::int64_t const k = request.ranks, g = request.ranks_per_node, n = request.elements;
   std::int64_t const filled = n < k ? n : k;  // chunks with elements
   auto const size           = [&](std::int64_t begin, std::int64_t end) {
@@ -100,6 +100,6 @@ void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
 }  // namespace
 
 extern Algorithm const direct_algorithm;
-Algorithm const direct_algorithm = {"direct", build, outline};
+Algorithm const direct_algorithm = {"direct", build, outline_steps};
 
 }  // namespace lockstep::comm

@@ -111,7 +111,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   }
 }
 
-void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
+void outline_steps(ScheduleRequest const& request, OutlineVisitor const& visit) {
   Trees const trees    = make_trees(request.ranks);
   std::int64_t const m = chunks_per_tree(request), n = request.elements, p = trees.period, g = request.ranks_per_node;
 
@@ -186,6 +186,6 @@ void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
 }  // namespace
 
 extern Algorithm const double_tree_algorithm;
-Algorithm const double_tree_algorithm = {"double_tree", build, outline};
+Algorithm const double_tree_algorithm = {"double_tree", build, outline_steps};
 
 }  // namespace lockstep::comm

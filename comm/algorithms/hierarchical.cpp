@@ -44,7 +44,7 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   in_nodes(Action::copy);
 }
 
-void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
+void outline_steps(ScheduleRequest const& request, OutlineVisitor const& visit) {
   std::int64_t const k = request.ranks, g = request.ranks_per_node, m = k / g, n = request.elements;
   StepClass in_nodes, over_nodes;
   in_nodes.repeat   = g - 1;
@@ -76,6 +76,6 @@ void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
 }  // namespace
 
 extern Algorithm const hierarchical_algorithm;
-Algorithm const hierarchical_algorithm = {"hierarchical", build, outline};
+Algorithm const hierarchical_algorithm = {"hierarchical", build, outline_steps};
 
 }  // namespace lockstep::comm

@@ -94,13 +94,13 @@ void build(ScheduleRequest const& request, Schedule& schedule) {
   }
 }
 
-void outline(ScheduleRequest const& request, OutlineVisitor const& visit) {
+void outline_steps(ScheduleRequest const& request, OutlineVisitor const& visit) {
   ring_outline(request, false, visit);
 }
 
 }  // namespace
 
 extern Algorithm const ring_algorithm;
-Algorithm const ring_algorithm = {"ring", build, outline};
+Algorithm const ring_algorithm = {"ring", build, outline_steps};
 
 }  // namespace lockstep::comm

@@ -161,7 +161,6 @@ class Run {
     std::fprintf(m_out, format, values...);
     std::fflush(m_out);
   }
-  void say(char const* text) const { say("%s", text); }
 
   double bus_factor() const { return 2.0 * (m_world.size() - 1) / m_world.size(); }
 

@@ -357,6 +357,7 @@ class Run {
     auto const timers = m_profiler->timers();
     if (m_settings.timers) {
       say("where the time of process 0 went:\n%s", as_table(timers).c_str());
+      say("kernel launches a step : %.1f\n", launches_of(timers, "lockstep::trainer::step"));
       m_record["timers"] = as_json(timers);
     }
     if (m_settings.trace.empty()) return;

@@ -100,12 +100,19 @@ class Timers(unittest.TestCase):
         self.assertEqual(timers["lockstep::executor::gradients"]["calls"], 6)
         for timer in timers.values():
             self.assertLessEqual(timer["own_seconds"], timer["seconds"] * (1 + 1e-9) + 1e-9)
+        # Kernels know themselves, steps what they launched on both devices.
+        kernels = [timer for name, timer in timers.items() if "gradient" in name or "::kernels::" in name]
+        self.assertEqual(timers["lockstep::kernels::sgd"]["launches"], 6)
+        launches, fills = timers["lockstep::trainer::step"]["launches"], timers.get("Kokkos::ViewFill-1D", {"launches": 0})["launches"]
+        self.assertGreaterEqual(launches, sum(timer["launches"] for timer in kernels))
+        self.assertLessEqual(launches, sum(timer["launches"] for timer in kernels) + fills + timers["lockstep::comm::allreduce"]["launches"])
         own = sum(timer["own_seconds"] for timer in timers.values())
         step = timers["lockstep::trainer::step"]["seconds"]
         self.assertGreaterEqual(own, step * 0.999)
         self.assertLess(own - step, 1.5 * sum(timers[name]["seconds"] for name in timers if "evaluate" in name or "count" in name) + 0.05)
         table = run(*SMALL, "--timers").stdout
         self.assertRegex(table, r"(?m)^ +[\d.]+ +[\d.]+ % +[\d.]+ +3  lockstep::trainer::step$")
+        self.assertRegex(table, r"(?m)^kernel launches a step : [1-9][\d.]*$")
 
 
 if __name__ == "__main__":

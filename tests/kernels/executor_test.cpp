@@ -13,6 +13,7 @@
 #include "miniapp/executor.hpp"
 #include "miniapp/executor/block.hpp"
 #include "miniapp/executor/kernel_bench.hpp"
+#include "miniapp/executor/lane_pass.hpp"
 #include "tests/kernels/buffers.hpp"
 
 namespace lockstep {
@@ -374,7 +375,48 @@ TEST(Executor, AScalarPackAndSharesGiveTheSameBits) {
   }
 }
 
+// What an accelerator runs, here on the host. Its work space holds four blocks there, so that the larger shards and
+// batches take several waves.
+TEST(LanePass, HasTheBitsOfTheExecutor) {
+  auto all = networks();
+  all.emplace_back("chapter", Network::chapter());
+  Space const space;
+  for (auto const& [name, network] : all) {
+    SCOPED_TRACE(name);
+    Problem const problem(network, 101, 0.08f);
+    auto const parameters    = to_device(problem.parameters);
+    auto const order         = to_device(problem.order);
+    std::int64_t const width = network.parameters + 1;
+    LanePass const pass(space, network);
+    for (std::int64_t size : {1, 2, 4, 8, 16, 32, 96}) {
+      ShardPlan const plan{99, size, (99 + size - 1) / size};
+      for (Interval run : {Interval{0, plan.shards}, Interval{plan.shards / 2, plan.shards}}) {
+        auto const expected = problem.rows(plan, run, 2);
+        Buffer<float> const rows("lockstep::test::rows", run.size() * width);
+        Kokkos::deep_copy(space, rows, -1.0f);
+        pass.gradients(space, lane_units(problem.data, order, 2, plan, run, width, rows), parameters.data());
+        auto const found = to_host(rows);
+        for (std::int64_t s = 0; s < run.size(); ++s)
+          ASSERT_EQ(0, std::memcmp(found.data() + s * width, expected.data() + s * width, width * sizeof(float)))
+              << "shard " << run.begin + s << " of size " << size;
+      }
+    }
+    Executor executor(space, network);
+    LaneUnits const images{problem.data.images.data(), problem.data.labels.data(), nullptr, 7, 90, lanes};
+    Buffer<float> const found("lockstep::test::logits", 90 * network.classes),
+        expected("lockstep::test::logits", 90 * network.classes);
+    Buffer<std::int64_t> const count("lockstep::test::count", 1), expected_count("lockstep::test::count", 1);
+    pass.logits(space, images, parameters.data(), found.data());
+    executor.logits(space, problem.data, {7, 97}, parameters, expected);
+    EXPECT_EQ(to_host(found), to_host(expected));
+    pass.count_correct(space, images, parameters.data(), count.data());
+    executor.count_correct(space, problem.data, {7, 97}, parameters, expected_count);
+    EXPECT_EQ(to_host(count), to_host(expected_count));
+  }
+}
+
 TEST(KernelTimes, CountOnlyNeededWork) {
+  if (!on_host) GTEST_SKIP() << "an accelerator times a batch instead of a block a thread";
   Space const space;
   auto const times   = time_kernels(space, Network::chapter(), 1);
   double const block = 2.0 * lanes * space.concurrency();
