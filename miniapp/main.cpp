@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
   std::string const name = arguments.empty() ? "" : arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
     std::cout << "Usage: lockstep COMMAND [options]\n\nCommands:\n";
-    for (auto const* command : commands) std::cout << "  " << command->name << "  " << command->summary << '\n';
+    for (auto const* command : commands)
+      std::cout << usage_of(*command).replace(0, 9, "  ") << "  " << command->summary << '\n';
     std::cout << "  man, completion  print the man page, or a completion for bash\n";
     return 0;
   }

@@ -18,7 +18,7 @@ bool parse(Command const& command, po::options_description options, Arguments co
     asked_for->add(options);
     return false;
   }
-  std::string const usage = std::string("lockstep ") + command.name;
+  std::string const usage = usage_of(command);
   try {
     // An empty positional description makes Boost refuse left-over words.
     po::store(po::command_line_parser(arguments)
@@ -56,6 +56,10 @@ std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_
 bool is_on(std::string const& option, std::string const& value) {
   LOCKSTEP_THROW_IF(value != "on" && value != "off", ExitCode::usage, option + " " + value + "; expected on or off");
   return value == "on";
+}
+
+std::string usage_of(Command const& command) {
+  return std::string("lockstep ") + command.name + (*command.operand ? " " : "") + command.operand;
 }
 
 }  // namespace lockstep

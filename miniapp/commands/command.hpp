@@ -16,6 +16,7 @@ struct Command {
   char const* name;
   char const* summary;                // one line for `lockstep --help`
   ExitCode (*run)(Arguments const&);  // throws Error; main prints its message as one line
+  char const* operand = "";           // the word that follows the name, if one must
 };
 
 // Parses into `values` and notifies. Returns false when --help was asked for, after printing it. Errors (an unknown
@@ -31,6 +32,9 @@ boost::program_options::options_description option_table(Command const& command)
 std::int64_t in_range(std::string const& option, std::int64_t value, std::int64_t low, std::int64_t high);
 // "on" or "off", else Error (usage).
 bool is_on(std::string const& option, std::string const& value);
+
+// "lockstep name operand"
+std::string usage_of(Command const& command);
 
 extern Command const train_command;
 extern Command const allreduce_command;

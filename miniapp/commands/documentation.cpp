@@ -64,7 +64,7 @@ void print_man_page(std::ostream& out, Commands const& commands) {
       << ".SH NAME\nlockstep \\- train a small network on k devices, and prove that they computed what one computes\n"
       << ".SH SYNOPSIS\n.B lockstep\n.I COMMAND\n[options]\n.SH COMMANDS\n";
   for (auto const* command : commands) {
-    out << ".SS lockstep " << command->name << '\n' << roff(command->summary) << '\n';
+    out << ".SS " << usage_of(*command) << '\n' << roff(command->summary) << '\n';
     for (auto const& option : options_of(*command)) {
       out << ".TP\n\\fB" << (option.letter.empty() ? "" : "\\-" + option.letter + "\\fR, \\fB") << "\\-\\-"
           << roff(option.name) << "\\fR" << (option.takes_value ? " \\fIvalue\\fR" : "") << '\n'
