@@ -93,11 +93,15 @@ Nccl::Nccl(DeviceSetup const& setup, std::vector<Space> const& spaces, Job job)
       LOCKSTEP_THROW_IF(std::all_of(std::begin(id.bytes), std::end(id.bytes), [](char c) { return c == 0; }),
                         ExitCode::environment, "rank 0 has no NCCL id for the others");
       check(m_calls.group_start(), "ncclGroupStart", rank(0));
-      for (std::size_t d = 0; d < m_comms.size(); ++d) {
+      int failed = 0, of_rank = 0;
+      for (std::size_t d = 0; d < m_comms.size() && failed == 0; ++d) {
         lockstep::check(device, device.use(m_setup.gpus[d]), "choosing a GPU");
-        check(m_calls.init_rank(m_comms[d], m_job.processes * local, id, rank(d)), "ncclCommInitRank", rank(d));
+        failed  = m_calls.init_rank(m_comms[d], m_job.processes * local, id, rank(d));
+        of_rank = rank(d);
       }
-      check(m_calls.group_end(), "ncclGroupEnd", rank(0));
+      int const ended = m_calls.group_end();  // also after a failure: the program may go on without NCCL
+      check(failed, "ncclCommInitRank", of_rank);
+      check(ended, "ncclGroupEnd", rank(0));
     }
     for (std::size_t d = 0; d < m_comms.size(); ++d) {
       lockstep::check(device, device.use(m_setup.gpus[d]), "choosing a GPU");

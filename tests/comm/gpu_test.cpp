@@ -14,6 +14,7 @@
 #include "comm/transports/choice.hpp"
 #include "kernels/error.hpp"
 #include "tests/comm/fake_gpu.hpp"
+#include "tests/test_runtime.hpp"
 
 using namespace lockstep;
 using namespace lockstep::comm;
@@ -561,6 +562,58 @@ TEST(FakeGpuWorld, GpusThatCannotReadEachOtherCopy) {
   }
   staged.fake.failures.clear();
   EXPECT_EQ(staged.make(one_each(3)).transport(), "NCCL");
+}
+
+// Real processes, each with a fake GPU of its own: what they agree on. Fakes of several processes move no data.
+class FakeGpuJob : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (test_runtime().processes() == 1) GTEST_SKIP() << "needs several processes";
+    options.timeout = std::chrono::seconds(60);
+  }
+  int process() const { return test_runtime().process(); }
+  int processes() const { return test_runtime().processes(); }
+  Communicator make(int gpu) {
+    options.devices = std::make_shared<DeviceSetup const>(fake.setup({gpu}));
+    return Communicator({Space()}, options);
+  }
+  void expect_right_sums(Communicator& world) {
+    std::vector<Buffer<float>> const buffers{Buffer<float>("test", 100)};
+    Kokkos::deep_copy(buffers[0], float(process() + 1));
+    world.allreduce("ring", Op::sum, buffers);
+    EXPECT_EQ(buffers[0](99), float(processes() * (processes() + 1) / 2));
+  }
+  FakeGpus fake;
+  CommunicatorOptions options;
+};
+
+TEST_F(FakeGpuJob, ProcessesJoinByRankZerosId) {
+  auto const world = make(process());
+  EXPECT_EQ(world.transport(), "NCCL");
+  EXPECT_TRUE(has(world.algorithms(), "nccl"));
+  std::string const mine = "ncclCommInitRank " + std::to_string(process()) + " of " + std::to_string(processes()) +
+                           " on GPU " + std::to_string(process()) + ", the id";
+  EXPECT_TRUE(has(fake.log, mine));
+  EXPECT_EQ(has(fake.log, "ncclGetUniqueId"), process() == 0);
+}
+
+TEST_F(FakeGpuJob, TwoRanksOnOneGpuFallBackTogether) {
+  auto world = make(process() / 2);
+  EXPECT_NE(world.transport(), "NCCL");
+  EXPECT_NE(world.notes().find("without NCCL: ranks 0 and 1 share the GPU bus 0 on "), std::string::npos)
+      << world.notes();
+  EXPECT_FALSE(has(world.algorithms(), "nccl"));
+  expect_right_sums(world);
+}
+
+TEST_F(FakeGpuJob, OneThatCannotStartTakesTheOthersAlong) {
+  bool const last = process() == processes() - 1;
+  if (last) fake.failures["ncclCommInitRank"] = 1;
+  auto world = make(process());
+  EXPECT_EQ(world.notes(), last ? "without NCCL: rank " + std::to_string(process()) + ": ncclCommInitRank: fake error 1"
+                                : "without NCCL: another process could not start it");
+  EXPECT_EQ(fake.live_comms, 0);
+  expect_right_sums(world);
 }
 
 }  // namespace
