@@ -297,7 +297,7 @@ struct Communicator::Impl {
 
   // inputs and outputs are set.
   void run(Shape const& shape) {
-    DetailedRegion const track = spaces.size() == 1 ? device_region(rank(0)) : DetailedRegion();
+    DetailedRegion const track = device_region(rank(0), rank(spaces.size() - 1));
     DetailedRegion const region([&] { return "lockstep::comm::" + shape.label; });
     world.enter(shape.label.c_str(), shape.signature);
     switch (shape.way) {
@@ -730,6 +730,24 @@ void Communicator::allreduce(std::string_view algorithm, Op op, std::vector<Buff
 }
 
 template <class T>
+void Communicator::prepare(std::string_view algorithm, Op op, std::int64_t count) {
+  m_impl->shape_of(m_impl->chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count);
+}
+
+bool Communicator::serves_side_threads() {
+  bool here = runs_on_host;
+#ifdef LOCKSTEP_HAVE_MPI
+  if (processes() > 1) {
+    int level = MPI_THREAD_SINGLE;
+    m_impl->world.check(MPI_Query_thread(&level), "MPI_Query_thread");
+    here = here && level >= MPI_THREAD_SERIALIZED;
+  }
+#endif
+  auto const all = gather(std::uint64_t(here));
+  return std::find(all.begin(), all.end(), std::uint64_t(0)) == all.end();
+}
+
+template <class T>
 void Communicator::broadcast(std::vector<Buffer<T>> const& buffers) {
   auto& impl = *m_impl;
   Stopwatch const watch(impl.seconds);
@@ -842,6 +860,7 @@ double Communicator::seconds() const {
   template void Communicator::allreduce<T>(std::string_view, Op, std::vector<Buffer<T>> const&); \
   template void Communicator::allreduce<T>(std::string_view, Op, std::vector<Buffer<T>> const&,  \
                                            std::vector<Buffer<T>> const&);                       \
+  template void Communicator::prepare<T>(std::string_view, Op, std::int64_t);                    \
   template void Communicator::broadcast<T>(std::vector<Buffer<T>> const&);                       \
   template std::vector<Buffer<T>> Communicator::allocate<T>(std::string const&, std::int64_t);   \
   template std::vector<T*> Communicator::everywhere<T>(std::vector<Buffer<T>> const&) const;

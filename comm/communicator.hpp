@@ -93,6 +93,14 @@ class Communicator {
   void allreduce(std::string_view algorithm, Op op, std::vector<Buffer<T>> const& inputs,
                  std::vector<Buffer<T>> const& outputs);
 
+  // Makes and agrees on what a first allreduce of this kind would. Collective.
+  template <class T>
+  void prepare(std::string_view algorithm, Op op, std::int64_t count);
+  // Whether a thread other than the one that uses Kokkos may call, taking turns: kernels run on the host, and MPI is
+  // initialised with MPI_THREAD_SERIALIZED or more on all processes. Such a thread makes only calls that are prepared,
+  // and is a side thread (kokkos_compat.hpp). Collective.
+  bool serves_side_threads();
+
   // What the algorithm `auto` stands for, by length; see choose.hpp. Throws Error (wrong_result) unless all ranks give
   // the same, (usage) for an algorithm that is not one of algorithms(). Collective.
   void set_choices(std::vector<Choice> choices);

@@ -64,9 +64,12 @@ int fixed_point_bits(std::int64_t total_rows) {
 GradientSum::GradientSum(Space const& space, TensorLayout const& layout) : m_layout(layout) {
   // Chunks of tensors: begin, end, tensor.
   std::vector<std::int64_t> table;
-  for (int t = 0; t < layout.tensors(); ++t)
+  for (int t = 0; t < layout.tensors(); ++t) {
+    m_first_of.push_back(std::int64_t(table.size()) / 3);
     for (std::int64_t begin = layout.offsets[t]; begin < layout.offsets[t + 1]; begin += chunk)
       table.insert(table.end(), {begin, std::min(begin + chunk, layout.offsets[t + 1]), t});
+  }
+  m_first_of.push_back(std::int64_t(table.size()) / 3);
   m_chunks = Buffer<std::int64_t>(
       Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::gradient_sum::chunks"), table.size());
   HostBuffer<const std::int64_t> const host(table.data(), table.size());
@@ -74,13 +77,24 @@ GradientSum::GradientSum(Space const& space, TensorLayout const& layout) : m_lay
   fence(space, "lockstep::gradient_sum::construct");  // `table` ends here
 }
 
+TensorRange GradientSum::within(TensorRange range) const {
+  return {range.begin, std::min(range.end, m_layout.tensors())};
+}
+
+Buffer<const std::int64_t> GradientSum::chunks_of(TensorRange range) const {
+  TensorRange const tensors = within(range);
+  return Kokkos::subview(
+      m_chunks, std::make_pair(3 * m_first_of[std::size_t(tensors.begin)], 3 * m_first_of[std::size_t(tensors.end)]));
+}
+
 void GradientSum::exponents(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
-                            Buffer<std::int64_t> const& exponents) const {
-  Kokkos::deep_copy(space, exponents, exponent_zero);
-  auto const chunks        = m_chunks;
+                            Buffer<std::int64_t> const& exponents, TensorRange range) const {
+  TensorRange const tensors = within(range);
+  Kokkos::deep_copy(space, Kokkos::subview(exponents, std::make_pair(tensors.begin, tensors.end)), exponent_zero);
+  auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
   Kokkos::parallel_for(
-      "lockstep::gradient_sum::exponents", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      "lockstep::gradient_sum::exponents", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1];
@@ -107,15 +121,15 @@ void GradientSum::exponents(Space const& space, Buffer<const float> const& rows,
 
 void GradientSum::fixed_point(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
                               Buffer<const std::int64_t> const& exponents, std::int64_t total_rows,
-                              Buffer<std::int64_t> const& out) const {
+                              Buffer<std::int64_t> const& out, TensorRange range) const {
   LOCKSTEP_THROW_IF(row_count > total_rows || total_rows > (std::int64_t(1) << 40), ExitCode::wrong_result,
                     "gradient sum: " + std::to_string(row_count) + " of " + std::to_string(total_rows) +
                         " rows; expected at most the total, and that at most 2^40");
-  auto const chunks        = m_chunks;
+  auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
   int const bits           = fixed_point_bits(total_rows);
   Kokkos::parallel_for(
-      "lockstep::gradient_sum::fixed_point", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      "lockstep::gradient_sum::fixed_point", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1], exponent = exponents(entry[2]);
@@ -145,11 +159,11 @@ void GradientSum::fixed_point(Space const& space, Buffer<const float> const& row
 void GradientSum::to_float(Space const& space, Buffer<const std::int64_t> const& sum,
                            Buffer<const std::int64_t> const& exponents, std::int64_t total_rows, std::int64_t divisor,
                            Buffer<float> const& gradient) const {
-  auto const chunks = m_chunks;
-  int const bits    = fixed_point_bits(total_rows);
-  double const over = double(divisor);
+  Buffer<const std::int64_t> const chunks = m_chunks;
+  int const bits                          = fixed_point_bits(total_rows);
+  double const over                       = double(divisor);
   Kokkos::parallel_for(
-      "lockstep::gradient_sum::to_float", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      "lockstep::gradient_sum::to_float", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry      = &chunks(3 * team.league_rank());
         std::int64_t const exponent    = exponents(entry[2]);
@@ -164,11 +178,11 @@ void GradientSum::to_float(Space const& space, Buffer<const std::int64_t> const&
 }
 
 void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
-                        Buffer<float> const& out) const {
-  auto const chunks        = m_chunks;
+                        Buffer<float> const& out, TensorRange range) const {
+  auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
   Kokkos::parallel_for(
-      "lockstep::gradient_sum::plain", Policy(space, int(m_chunks.extent(0) / 3), Kokkos::AUTO),
+      "lockstep::gradient_sum::plain", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1];

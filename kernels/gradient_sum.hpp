@@ -19,6 +19,7 @@
 #include "kernels/types.hpp"
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace lockstep {
@@ -30,25 +31,31 @@ struct TensorLayout {
   std::int64_t count() const { return offsets.back(); }
 };
 
+// Tensors [begin, end) of a layout; all of them unless given.
+struct TensorRange {
+  int begin = 0, end = std::numeric_limits<int>::max();
+};
+
 // Exponent codes, agreed by a max over all devices: e means every |value| < 2^e; `exponent_zero` (the smallest code)
 // all values are zero; `exponent_not_finite` (the largest) some value is Inf or NaN.
 constexpr std::int64_t exponent_zero       = -1000;
 constexpr std::int64_t exponent_not_finite = 1000;
 
+// Buffers are of the whole layout; where a range is given, only its tensors' entries are read and written.
 class GradientSum {
  public:
   GradientSum(Space const& space, TensorLayout const& layout);
 
   // rows is [row_count][layout.count()]; exponents has layout.tensors() entries.
   void exponents(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
-                 Buffer<std::int64_t> const& exponents) const;
+                 Buffer<std::int64_t> const& exponents, TensorRange range = {}) const;
 
   // out[i] = sum over rows of round(rows[r][i] * 2^(B - e)), e the tensor's agreed exponent, with B such that
   // total_rows (all rows of all devices) values below 2^B cannot overflow. Tensors that are zero or not finite give
   // zero.
   void fixed_point(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
                    Buffer<const std::int64_t> const& exponents, std::int64_t total_rows,
-                   Buffer<std::int64_t> const& out) const;
+                   Buffer<std::int64_t> const& out, TensorRange range = {}) const;
 
   // gradient[i] = float(sum * 2^(e - B) / divisor), a function of the exact integer alone; NaN for a tensor that is not
   // finite.
@@ -56,14 +63,18 @@ class GradientSum {
                 std::int64_t total_rows, std::int64_t divisor, Buffer<float> const& gradient) const;
 
   // Float mode: out[i] = sum over rows in order.
-  void plain(Space const& space, Buffer<const float> const& rows, std::int64_t row_count,
-             Buffer<float> const& out) const;
+  void plain(Space const& space, Buffer<const float> const& rows, std::int64_t row_count, Buffer<float> const& out,
+             TensorRange range = {}) const;
 
   // Float mode's division: values[i] = float(values[i] / divisor).
   void divide(Space const& space, Buffer<float> const& values, std::int64_t divisor) const;
 
  private:
-  Buffer<std::int64_t> m_chunks;  // [chunk]{begin, end, tensor}
+  TensorRange within(TensorRange range) const;
+  Buffer<const std::int64_t> chunks_of(TensorRange range) const;
+
+  Buffer<std::int64_t> m_chunks;         // [chunk]{begin, end, tensor}
+  std::vector<std::int64_t> m_first_of;  // by tensor, the first of its chunks; and their number
   TensorLayout m_layout;
 };
 

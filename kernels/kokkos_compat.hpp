@@ -2,6 +2,7 @@
 // The only header that knows Kokkos versions (3.4 to 5.x).
 #pragma once
 #include <Kokkos_Core.hpp>
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -9,11 +10,35 @@
 
 namespace lockstep {
 
-// FIXME(Kokkos >= 4.1): becomes Kokkos::Profiling::ScopedRegion.
+// A thread beside the one that works with Kokkos. It launches nothing, since Kokkos' host back ends take kernels from
+// one thread, and Kokkos' tools, which keep one stack of regions, do not hear of it; a listener of our own may.
+inline thread_local bool on_side_thread = false;
+struct SideListener {
+  void (*push)(char const* label);
+  void (*pop)();
+};
+inline std::atomic<SideListener const*> side_listener{nullptr};
+
+inline bool somebody_listens() {
+  return on_side_thread ? side_listener.load() != nullptr : Kokkos::Profiling::profileLibraryLoaded();
+}
+inline void push_region(std::string const& label) {
+  if (!on_side_thread)
+    Kokkos::Profiling::pushRegion(label);
+  else if (auto const* const listener = side_listener.load())
+    listener->push(label.c_str());
+}
+inline void pop_region() {
+  if (!on_side_thread)
+    Kokkos::Profiling::popRegion();
+  else if (auto const* const listener = side_listener.load())
+    listener->pop();
+}
+
 class ScopedRegion {
  public:
-  explicit ScopedRegion(std::string const& label) { Kokkos::Profiling::pushRegion(label); }
-  ~ScopedRegion() { Kokkos::Profiling::popRegion(); }
+  explicit ScopedRegion(std::string const& label) { push_region(label); }
+  ~ScopedRegion() { pop_region(); }
   ScopedRegion(ScopedRegion const&)            = delete;
   ScopedRegion& operator=(ScopedRegion const&) = delete;
 };
@@ -24,11 +49,11 @@ class DetailedRegion {
  public:
   DetailedRegion() = default;
   template <class Label>
-  explicit DetailedRegion(Label const& label) : m_open(Kokkos::Profiling::profileLibraryLoaded()) {
-    if (m_open) Kokkos::Profiling::pushRegion(label());
+  explicit DetailedRegion(Label const& label) : m_open(somebody_listens()) {
+    if (m_open) push_region(label());
   }
   ~DetailedRegion() {
-    if (m_open) Kokkos::Profiling::popRegion();
+    if (m_open) pop_region();
   }
   DetailedRegion(DetailedRegion const&)            = delete;
   DetailedRegion& operator=(DetailedRegion const&) = delete;
@@ -37,9 +62,12 @@ class DetailedRegion {
   bool m_open = false;
 };
 
-// What runs inside is work of this device (its rank in the world): a track of its own in a timeline.
+// What runs inside is work of these devices (ranks in the world): each has a track of its own in a timeline.
+inline DetailedRegion device_region(int first, int last) {
+  return DetailedRegion([=] { return "lockstep::device " + std::to_string(first) + " to " + std::to_string(last); });
+}
 inline DetailedRegion device_region(int rank) {
-  return DetailedRegion([rank] { return "lockstep::device " + std::to_string(rank); });
+  return device_region(rank, rank);
 }
 
 // FIXME(Kokkos >= 3.5): becomes space.fence(label).

@@ -7,6 +7,7 @@
 #include "miniapp/shards.hpp"
 
 #include <memory>
+#include <vector>
 
 namespace lockstep {
 
@@ -17,9 +18,28 @@ struct DeviceDataset {
   std::int64_t count = 0;
 };
 
+// Backward in segments, so that the last layers' gradients are complete while the first layers' are still to come.
+struct Segments {
+  // By segment, the first of the network's layers that it goes back through; falling. Of the last segment: 0.
+  std::vector<int> first_layers;
+  // Blocks whose activations can be kept from one segment to the next: the largest blocks_of() that will be asked for.
+  std::int64_t blocks = 0;
+};
+// Small shards share a block.
+inline int shards_per_unit(ShardPlan const& plan) {
+  return plan.shard_size < lanes ? int(lanes / plan.shard_size) : 1;
+}
+// Of a run of so many shards.
+inline std::int64_t blocks_of(ShardPlan const& plan, std::int64_t shards) {
+  int const in_unit = shards_per_unit(plan);
+  return (shards + in_unit - 1) / in_unit * blocks_for(plan.shard_size * in_unit);
+}
+
 class Executor {
  public:
-  Executor(Space const& space, Network const& network);
+  // Segments take memory for the activations and one gradient of an activation of each of their blocks. On accelerators
+  // there are none: Error (usage).
+  Executor(Space const& space, Network const& network, Segments const& segments = {});
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
@@ -27,10 +47,13 @@ class Executor {
   // For each shard s in `run` (shards of `plan`), writes row s - run.begin of shard_gradients: the `parameters`
   // gradients of the shard's summed loss, then the summed loss itself. shard_gradients is [>= run.size()][parameters +
   // 1], row-major flat. Image i of the minibatch is data set image order(first + i). A row's bits depend on the shard's
-  // images alone.
+  // images alone. With a segment's number, it does a part of that: segment 0 goes forward and back to its first layer,
+  // and leaves the loss; all segments, called in order with the same arguments, do the whole. A segment's call writes
+  // the entries of its own layers.
+  static constexpr int whole = -1;
   void gradients(Space const& space, DeviceDataset const& data, Buffer<const std::int32_t> const& order,
                  std::int64_t first, ShardPlan const& plan, Interval run, Buffer<const float> const& parameters,
-                 Buffer<float> const& shard_gradients);
+                 Buffer<float> const& shard_gradients, int segment = whole);
 
   // Adds the number of images in data set range [images.begin, images.end) whose largest logit (first on ties) is at
   // the label to correct(0).

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <unordered_map>
 
@@ -26,7 +27,7 @@ std::int64_t now_ns() {
 }
 
 struct Open {
-  int label, track;
+  int label, first, last;  // tracks
   std::int64_t begin, inside = 0;
   bool is_device        = false;
   std::int64_t launches = 0;
@@ -37,14 +38,9 @@ struct Event {
   std::int64_t begin, duration;
 };
 
-}  // namespace
-
-struct Profiler::Impl {
-  static Impl* active;
-
-  bool keep_events;
-  decltype(Tools::get_callbacks()) before = Tools::get_callbacks();
-  std::int64_t origin                     = now_ns();
+// What one thread does.
+struct Recorder {
+  bool keep_events = false;
   std::unordered_map<std::string, int> numbers;
   std::vector<std::string> labels;
   std::vector<Open> open;
@@ -64,9 +60,16 @@ struct Profiler::Impl {
   }
 
   void begin(char const* label) {
-    Open entry{number_of(label), open.empty() ? host : open.back().track, now_ns()};
+    Open entry{number_of(label), host, host, now_ns()};
     entry.is_device = std::string(label).rfind(device_prefix, 0) == 0;
-    if (entry.is_device) entry.track = std::stoi(label + sizeof device_prefix - 1);
+    if (entry.is_device) {  // "lockstep::device 2 to 5"
+      char* rest  = nullptr;
+      entry.first = int(std::strtol(label + sizeof device_prefix - 1, &rest, 10));
+      entry.last  = int(std::strtol(rest + 4, nullptr, 10));
+    } else if (!open.empty()) {
+      entry.first = open.back().first;
+      entry.last  = open.back().last;
+    }
     open.push_back(entry);
   }
 
@@ -97,11 +100,56 @@ struct Profiler::Impl {
       total.seconds += double(duration) * 1e-9;
     }
     if (!keep_events) return;
-    if (events.size() < most_events)
-      events.push_back({entry.label, entry.track, entry.begin, duration});
-    else
-      ++dropped;
+    for (int track = entry.first; track <= entry.last; ++track)
+      if (events.size() < most_events)
+        events.push_back({entry.label, track, entry.begin, duration});
+      else
+        ++dropped;
   }
+
+  void add_events(int process, std::int64_t origin, bool side, Json& all) const {
+    auto const id      = [&](int track) { return 2 * (track + 1) + side; };
+    auto const name_it = [&](char const* what, int track, std::string const& name) {
+      all.push_back({{"ph", "M"}, {"pid", process}, {"tid", id(track)}, {"name", what}, {"args", {{"name", name}}}});
+    };
+    std::vector<int> tracks;
+    if (!side) {
+      name_it("process_name", host, "process " + std::to_string(process));
+      tracks.push_back(host);
+    }
+    for (auto const& event : events) tracks.push_back(event.track);
+    std::sort(tracks.begin(), tracks.end());
+    tracks.erase(std::unique(tracks.begin(), tracks.end()), tracks.end());
+    for (int const track : tracks)
+      name_it("thread_name", track,
+              (track == host ? "host" : "device " + std::to_string(track)) + (side ? ", communication" : ""));
+    for (auto const& event : events) {
+      auto const& label = labels[std::size_t(event.label)];
+      auto const name   = name_of(label);
+      Json entry        = {{"ph", "X"},
+                           {"pid", process},
+                           {"tid", id(event.track)},
+                           {"name", name},
+                           {"ts", double(event.begin - origin) * 1e-3},
+                           {"dur", double(event.duration) * 1e-3}};
+      if (name.size() < label.size()) entry["args"] = {{"detail", label.substr(name.size() + 1)}};
+      all.push_back(std::move(entry));
+    }
+  }
+};
+
+}  // namespace
+
+struct Profiler::Impl {
+  static Impl* active;
+
+  decltype(Tools::get_callbacks()) before = Tools::get_callbacks();
+  std::int64_t origin                     = now_ns();
+  Recorder main, side;  // the side thread's is read while that thread is idle
+
+  void begin(char const* label) { main.begin(label); }
+  void begin_kernel(char const* label) { main.begin_kernel(label); }
+  void end() { main.end(); }
 
   // Callbacks. Those that were there before come first at begin and last at end.
   static void begin_for(char const* label, std::uint32_t device, std::uint64_t* id) {
@@ -148,40 +196,17 @@ struct Profiler::Impl {
     if (active->before.end_deep_copy) active->before.end_deep_copy();
   }
 
-  Json events_of(int process) const {
-    Json all           = Json::array();
-    auto const name_it = [&](char const* what, int track, std::string const& name) {
-      all.push_back({{"ph", "M"}, {"pid", process}, {"tid", track + 1}, {"name", what}, {"args", {{"name", name}}}});
-    };
-    name_it("process_name", host, "process " + std::to_string(process));
-    std::vector<int> tracks{host};
-    for (auto const& event : events) tracks.push_back(event.track);
-    std::sort(tracks.begin(), tracks.end());
-    tracks.erase(std::unique(tracks.begin(), tracks.end()), tracks.end());
-    for (int const track : tracks)
-      name_it("thread_name", track, track == host ? "host" : "device " + std::to_string(track));
-    for (auto const& event : events) {
-      auto const& label = labels[std::size_t(event.label)];
-      auto const name   = name_of(label);
-      Json entry        = {{"ph", "X"},
-                           {"pid", process},
-                           {"tid", event.track + 1},
-                           {"name", name},
-                           {"ts", double(event.begin - origin) * 1e-3},
-                           {"dur", double(event.duration) * 1e-3}};
-      if (name.size() < label.size()) entry["args"] = {{"detail", label.substr(name.size() + 1)}};
-      all.push_back(std::move(entry));
-    }
-    return all;
-  }
+  static constexpr SideListener side_listener{[](char const* label) { active->side.begin(label); },
+                                              [] { active->side.end(); }};
 };
 
 Profiler::Impl* Profiler::Impl::active = nullptr;
 
 Profiler::Profiler(bool keep_events) : m_impl(std::make_unique<Impl>()) {
   LOCKSTEP_THROW_IF(Impl::active, ExitCode::usage, "two profilers at once; expected one");
-  m_impl->keep_events = keep_events;
-  Impl::active        = m_impl.get();
+  m_impl->main.keep_events = m_impl->side.keep_events = keep_events;
+  Impl::active                                        = m_impl.get();
+  side_listener                                       = &Impl::side_listener;
   Tools::set_begin_parallel_for_callback(Impl::begin_for);
   Tools::set_end_parallel_for_callback(Impl::end_for);
   Tools::set_begin_parallel_reduce_callback(Impl::begin_reduce);
@@ -195,6 +220,7 @@ Profiler::Profiler(bool keep_events) : m_impl(std::make_unique<Impl>()) {
 }
 
 Profiler::~Profiler() {
+  side_listener = nullptr;
   Tools::set_callbacks(m_impl->before);
   Impl::active = nullptr;
 }
@@ -205,8 +231,15 @@ void Profiler::start(Runtime const& runtime) {
 }
 
 std::vector<Timer> Profiler::timers() const {
+  auto totals = m_impl->main.totals;
+  for (auto const& [name, timer] : m_impl->side.totals) {
+    totals[name].calls += timer.calls;
+    totals[name].launches += timer.launches;
+    totals[name].seconds += timer.seconds;
+    totals[name].own += timer.own;
+  }
   std::vector<Timer> all;
-  for (auto const& [name, timer] : m_impl->totals) {
+  for (auto const& [name, timer] : totals) {
     all.push_back(timer);
     all.back().name = name;
   }
@@ -215,7 +248,10 @@ std::vector<Timer> Profiler::timers() const {
 }
 
 Json Profiler::timeline(Runtime const& runtime) const {
-  Json mine          = {{"events", m_impl->events_of(runtime.process())}, {"dropped", m_impl->dropped}};
+  Json own = Json::array();
+  m_impl->main.add_events(runtime.process(), m_impl->origin, false, own);
+  m_impl->side.add_events(runtime.process(), m_impl->origin, true, own);
+  Json mine          = {{"events", own}, {"dropped", m_impl->main.dropped + m_impl->side.dropped}};
   auto const texts   = gather_text(runtime, mine.dump());
   Json events        = Json::array();
   std::int64_t drops = 0;

@@ -114,8 +114,8 @@ Runtime::Runtime(int threads) {
   int const launched = launched_processes();
   int sharing        = 1;
 #ifdef LOCKSTEP_HAVE_MPI
-  int provided = 0;
-  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+  int provided = 0;  // asked for again where it matters
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &m_process), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &m_processes), "MPI_Comm_size");

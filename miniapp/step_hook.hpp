@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels/gradient_sum.hpp"
 #include "kernels/types.hpp"
 #include "miniapp/shards.hpp"
 
@@ -16,6 +17,7 @@ enum class Stage {
   started,           // [parameters] given to all devices, not yet compared
   shuffled,          // [order] of the epoch, on its way to the device
   planned,           // [interval] of the shards that the device computes
+  bucketed,          // [buckets] of the row that are summed one after the other; asked for before each step
   computed,          // [rows] of gradients and losses; [count] of rows that will be summed
   exponents_found,   // [exponents] of the device's own rows; exact reduction only, as the next three
   exponents_agreed,  // [exponents] of all devices' rows
@@ -27,6 +29,7 @@ enum class Stage {
   counted            // [correct] predictions of the device
 };
 
+// With overlap the stages from `computed` to `summed` come once a bucket; the other tensors are then not to be touched.
 // One local device. Buffers are the trainer's own; work on them goes through `space`.
 struct StepState {
   Stage stage;
@@ -36,9 +39,11 @@ struct StepState {
   Buffer<float>&parameters, &rows, &gradient;
   Buffer<std::int64_t>&exponents, &fixed, &correct;
   std::int64_t images;                         // of this minibatch; of the test set when evaluating
-  std::vector<std::int32_t>* order = nullptr;  // these three where the stage names them
+  TensorRange tensors;                         // that the stage is about; more than all: all
+  std::vector<std::int32_t>* order = nullptr;  // these four where the stage names them
   Interval* interval               = nullptr;
   std::int64_t* count              = nullptr;
+  std::vector<Interval>* buckets   = nullptr;
 };
 
 using StepHook = std::function<void(StepState&)>;

@@ -2,9 +2,11 @@
 #include "miniapp/trainer.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <sstream>
 
+#include "comm/communication_thread.hpp"
 #include "kernels/error.hpp"
 #include "kernels/fingerprint.hpp"
 #include "kernels/gradient_sum.hpp"
@@ -68,8 +70,9 @@ TensorLayout layout_of(Network const& network, bool with_loss) {
 std::string describe(TrainerOptions const& options, Network const& network, Dataset const& train, Dataset const& test) {
   std::ostringstream text;
   text << options.batch << ' ' << std::hexfloat << options.learning_rate << ' ' << options.seed << ' '
-       << int(options.reduction) << ' ' << options.allreduce << ' ' << options.fuse << ' ' << options.accumulate << ' '
-       << train.count << ' ' << train.sha256 << ' ' << test.count << ' ' << test.sha256;
+       << int(options.reduction) << ' ' << options.allreduce << ' ' << options.bucket_bytes << ' ' << options.overlap
+       << ' ' << options.accumulate << ' ' << train.count << ' ' << train.sha256 << ' ' << test.count << ' '
+       << test.sha256;
   for (auto const& tensor : network.tensors) text << ' ' << tensor.name << ' ' << tensor.count;
   return text.str();
 }
@@ -99,10 +102,15 @@ struct Trainer::Impl {
   TensorLayout row_layout, parameter_layout;
   std::vector<Device> devices;
   std::vector<GradientSum> sums;
-  // Views of all local devices, as collectives take them: the whole, and tensor by tensor.
+  // Views of all local devices, as collectives take them: the whole, and bucket by bucket.
   std::vector<Buffer<std::int64_t>> exponents, prints, correct;
-  std::vector<std::vector<Buffer<std::int64_t>>> fixed;
+  std::vector<std::vector<Buffer<std::int64_t>>> bucket_exponents, fixed;  // by bucket
   std::vector<std::vector<Buffer<float>>> gradients;
+  std::vector<Bucket> buckets;
+  Segments segments;  // with overlap
+  std::string overlap_notice;
+  std::unique_ptr<comm::CommunicationThread> thread;  // with overlap
+  double waited       = 0;                            // seconds of this step, for the thread
   std::int64_t images = 0, test_images = 0, step = 0, shuffled_epoch = -1;
   Divergence divergence;
 
@@ -125,11 +133,45 @@ struct Trainer::Impl {
                         "images of " + std::to_string(data->height) + "x" + std::to_string(data->width) +
                             "; the network expects " + std::to_string(network.input.height) + "x" +
                             std::to_string(network.input.width));
+    LOCKSTEP_THROW_IF(options.bucket_bytes < 0, ExitCode::usage,
+                      "buckets of " + std::to_string(options.bucket_bytes) + " bytes; expected 0 or more");
     communicator.agree("options and data sets", hash_of(describe(options, network, train, test)));
 
+    buckets = make_buckets(network, options.bucket_bytes);
+    if (options.overlap) cut_backward();
     for (int local = 0; local < communicator.local_size(); ++local) add_device(local, train, test);
     collect_views();
+    if (!segments.first_layers.empty()) start_thread();
     start();
+  }
+
+  // A segment ends where a bucket does.
+  void cut_backward() {
+    if (!communicator.serves_side_threads()) {
+      overlap_notice = one_memory ? "MPI takes calls from the main thread only (expected MPI_THREAD_SERIALIZED)"
+                                  : "on this back end only the main thread launches kernels";
+      return;
+    }
+    for (Bucket const& bucket : buckets)
+      if (segments.first_layers.empty() || bucket.first_layer < segments.first_layers.back())
+        segments.first_layers.push_back(bucket.first_layer);
+    if (segments.first_layers.size() == 1) {
+      overlap_notice = "the first bucket is complete only when backward ends (expected smaller buckets)";
+      segments.first_layers.clear();
+    }
+  }
+
+  // With all that its calls need made before: they allocate nothing and agree on nothing.
+  void start_thread() {
+    auto const length = [](auto const& buffers) { return std::int64_t(buffers[0].extent(0)); };
+    for (std::size_t b = 0; b < buckets.size(); ++b)
+      if (options.reduction == Reduction::exact) {
+        communicator.prepare<std::int64_t>(options.allreduce, comm::Op::max, length(bucket_exponents[b]));
+        communicator.prepare<std::int64_t>(options.allreduce, comm::Op::sum, length(fixed[b]));
+      } else {
+        communicator.prepare<float>(options.allreduce, comm::Op::sum, length(gradients[b]));
+      }
+    thread = std::make_unique<comm::CommunicationThread>();
   }
 
   void add_device(int local, Dataset const& train, Dataset const& test) {
@@ -138,7 +180,7 @@ struct Trainer::Impl {
     std::int64_t const rows = most_shards(communicator.rank(local)), row = row_layout.count();
     int const tensors = row_layout.tensors();
     devices.push_back({space,
-                       Executor(space, network),
+                       Executor(space, network, segments_of(communicator.rank(local))),
                        share ? devices[0].train : upload(space, train),
                        share ? devices[0].test : upload(space, test),
                        share && !options.hook ? devices[0].order : allocate<std::int32_t>(space, "order", images),
@@ -157,7 +199,8 @@ struct Trainer::Impl {
   }
 
   void visit(Stage stage, std::size_t local, std::int64_t n, std::vector<std::int32_t>* order = nullptr,
-             Interval* interval = nullptr, std::int64_t* count = nullptr) {
+             Interval* interval = nullptr, std::int64_t* count = nullptr, TensorRange tensors = {},
+             std::vector<Interval>* parts = nullptr) {
     if (!options.hook) return;
     Device& device = devices[local];
     StepState state{stage,
@@ -172,31 +215,37 @@ struct Trainer::Impl {
                     device.fixed,
                     device.correct,
                     n,
+                    tensors,
                     order,
                     interval,
-                    count};
+                    count,
+                    parts};
     if (stage == Stage::allocated || stage == Stage::started) state.step = step;
     options.hook(state);
   }
 
   void collect_views() {
-    std::vector<std::pair<std::int64_t, std::int64_t>> parts;
-    if (options.fuse)
-      parts.emplace_back(0, row_layout.count());
-    else
-      for (int t = 0; t < row_layout.tensors(); ++t)
-        parts.emplace_back(row_layout.offsets[t], row_layout.offsets[t + 1]);
     for (auto const& device : devices) {
       exponents.push_back(device.exponents);
       prints.push_back(device.prints);
       correct.push_back(device.correct);
     }
-    for (auto const& [begin, end] : parts) {
-      fixed.emplace_back();
-      gradients.emplace_back();
-      for (auto const& device : devices) {
-        fixed.back().push_back(part(device.fixed, begin, end));
-        gradients.back().push_back(part(device.gradient, begin, end));
+    form_buckets();
+  }
+
+  void form_buckets() {
+    for (auto* views : {&bucket_exponents, &fixed}) views->assign(buckets.size(), {});
+    gradients.assign(buckets.size(), {});
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto const& device = devices[local];
+      std::vector<Interval> parts;
+      for (Bucket const& bucket : buckets) parts.push_back(bucket.elements);
+      visit(Stage::bucketed, local, 0, nullptr, nullptr, nullptr, {}, &parts);
+      for (std::size_t b = 0; b < buckets.size(); ++b) {
+        TensorRange const& tensors = buckets[b].tensors;
+        bucket_exponents[b].push_back(part(device.exponents, tensors.begin, tensors.end));
+        fixed[b].push_back(part(device.fixed, parts[b].begin, parts[b].end));
+        gradients[b].push_back(part(device.gradient, parts[b].begin, parts[b].end));
       }
     }
   }
@@ -234,6 +283,21 @@ struct Trainer::Impl {
     return most;
   }
 
+  // The last of the micro-batches that has shards is the one whose gradients complete the step's.
+  std::int64_t last_micro(Interval run) const { return std::min(options.accumulate, run.size()) - 1; }
+
+  Segments segments_of(int rank) const {
+    Segments own = segments;
+    for (std::int64_t n : {std::min(options.batch, images), images % options.batch}) {
+      ShardPlan const plan = ShardPlan::for_batch(n);
+      Interval const run   = plan.shards_of(rank, communicator.size());
+      if (run.size() == 0) continue;
+      auto const shards = comm::chunk_range(run.size(), options.accumulate, last_micro(run)).size();
+      own.blocks        = std::max(own.blocks, blocks_of(plan, shards));
+    }
+    return own;
+  }
+
   void shuffle(std::int64_t epoch) {
     if (epoch == shuffled_epoch) return;
     auto const order = permutation(images, options.seed, std::uint64_t(epoch));
@@ -248,24 +312,33 @@ struct Trainer::Impl {
 
   StepResult advance() {
     ScopedRegion const region("lockstep::trainer::step");
+    double const communicated = communicator.seconds();
+    waited                    = 0;
     shuffle(step / steps_per_epoch());
     std::int64_t const first = step % steps_per_epoch() * options.batch;
     std::int64_t const n     = std::min(options.batch, images - first);
     ShardPlan const plan     = ShardPlan::for_batch(n);
+    if (options.hook) form_buckets();
 
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
       device.run       = plan.shards_of(communicator.rank(int(local)), communicator.size());
       visit(Stage::planned, local, n, nullptr, &device.run);
-      shard_gradients(device, plan, first, device.run);
-      device.count = device.run.size();
-      visit(Stage::computed, local, n, nullptr, nullptr, &device.count);
+      std::int64_t const whole = thread ? last_micro(device.run) : options.accumulate;
+      for (std::int64_t micro = 0; micro < whole; ++micro) shard_gradients(device, plan, first, micro);
     }
-    if (options.reduction == Reduction::exact)
-      reduce_exact(plan, n);
-    else
-      reduce_plain(n);
+    if (thread) {
+      for (int segment = 0; segment < int(segments.first_layers.size()); ++segment)
+        backward_segment(segment, plan, first, n);
+      wait();
+    } else {
+      sum_rows({}, plan, n, exponents);
+      for (std::size_t b = 0; b < buckets.size(); ++b) reduce(b);
+    }
+    // What the thread did while nobody waited for it.
+    double const hidden = thread ? std::max(0.0, communicator.seconds() - communicated - waited) : 0;
+    to_gradient(plan, n);
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
@@ -276,65 +349,122 @@ struct Trainer::Impl {
     ++step;
     compare_replicas();
     auto const loss = copy_out(devices[0].space, part(devices[0].gradient, network.parameters, row_layout.count()));
-    return {step, n, double(loss[0])};
+    double const communication = communicator.seconds() - communicated;
+    return {step, n, double(loss[0]), communication, communication - hidden};
   }
 
   DetailedRegion region_of(std::size_t local) const { return device_region(communicator.rank(int(local))); }
+  DetailedRegion region_of_all() const {
+    return device_region(communicator.rank(0), communicator.rank(communicator.local_size() - 1));
+  }
 
-  void shard_gradients(Device& device, ShardPlan const& plan, std::int64_t first, Interval run) {
-    for (std::int64_t micro = 0; micro < options.accumulate; ++micro) {
-      auto const piece = comm::chunk_range(run.size(), options.accumulate, micro);
-      if (piece.size() == 0) continue;
-      Interval const shards{run.begin + piece.begin, run.begin + piece.end};
-      DetailedRegion const region([&] {
-        return "lockstep::trainer::shards " + std::to_string(shards.begin) + " to " + std::to_string(shards.end - 1) +
-               " of " + std::to_string(plan.shards);
-      });
-      device.executor.gradients(device.space, device.train, device.order, first, plan, shards, device.parameters,
-                                part(device.rows, piece.begin * row_layout.count(), piece.end * row_layout.count()));
+  void shard_gradients(Device& device, ShardPlan const& plan, std::int64_t first, std::int64_t micro,
+                       int segment = Executor::whole) {
+    auto const piece = comm::chunk_range(device.run.size(), options.accumulate, micro);
+    if (piece.size() == 0) return;
+    Interval const shards{device.run.begin + piece.begin, device.run.begin + piece.end};
+    DetailedRegion const region([&] {
+      return "lockstep::trainer::shards " + std::to_string(shards.begin) + " to " + std::to_string(shards.end - 1) +
+             " of " + std::to_string(plan.shards);
+    });
+    device.executor.gradients(device.space, device.train, device.order, first, plan, shards, device.parameters,
+                              part(device.rows, piece.begin * row_layout.count(), piece.end * row_layout.count()),
+                              segment);
+  }
+
+  // Of all devices; the buckets that are then complete are handed to the thread.
+  void backward_segment(int segment, ShardPlan const& plan, std::int64_t first, std::int64_t n) {
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto const track = region_of(local);
+      Device& device   = devices[local];
+      if (device.run.size() > 0) shard_gradients(device, plan, first, last_micro(device.run), segment);
+    }
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      if (buckets[b].first_layer != segments.first_layers[std::size_t(segment)]) continue;
+      sum_rows(buckets[b].tensors, plan, n, bucket_exponents[b]);
+      thread->post([this, b] { reduce(b); });
     }
   }
 
-  void reduce_exact(ShardPlan const& plan, std::int64_t n) {
-    ScopedRegion const region("lockstep::trainer::reduce");
+  // Each device's sums over its own rows; exact ones with exponents that all devices agree on first.
+  void sum_rows(TensorRange tensors, ShardPlan const& plan, std::int64_t n,
+                std::vector<Buffer<std::int64_t>> const& codes) {
+    ScopedRegion const region("lockstep::trainer::sum_rows");
+    bool const exact = options.reduction == Reduction::exact;
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
-      sums[local].exponents(device.space, device.rows, device.count, device.exponents);
-      visit(Stage::exponents_found, local, n);
+      device.count     = device.run.size();
+      visit(Stage::computed, local, n, nullptr, nullptr, &device.count, tensors);
+      if (exact) {
+        sums[local].exponents(device.space, device.rows, device.count, device.exponents, tensors);
+        visit(Stage::exponents_found, local, n, nullptr, nullptr, nullptr, tensors);
+      } else {
+        sums[local].plain(device.space, device.rows, device.count, device.gradient, tensors);
+      }
     }
-    communicator.allreduce(options.allreduce, comm::Op::max, exponents);
-    for (std::size_t local = 0; local < devices.size(); ++local) visit(Stage::exponents_agreed, local, n);
-    refuse_not_finite();
+    if (!exact) return;
+    auto const agree = [&] { communicator.allreduce(options.allreduce, comm::Op::max, codes); };
+    if (thread) {
+      thread->post(agree);
+      wait();
+    } else {
+      agree();
+    }
+    for (std::size_t local = 0; local < devices.size(); ++local)
+      visit(Stage::exponents_agreed, local, n, nullptr, nullptr, nullptr, tensors);
+    if (!thread) refuse_not_finite();
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
-      sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, plan.shards, device.fixed);
-      visit(Stage::summed, local, n);
-    }
-    for (auto const& buffers : fixed) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
-    for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device         = devices[local];
-      std::int64_t divisor = n;
-      auto const track     = region_of(local);
-      visit(Stage::reduced, local, n, nullptr, nullptr, &divisor);
-      sums[local].to_float(device.space, device.fixed, device.exponents, plan.shards, divisor, device.gradient);
+      sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, plan.shards, device.fixed,
+                              tensors);
+      visit(Stage::summed, local, n, nullptr, nullptr, nullptr, tensors);
     }
   }
 
-  void reduce_plain(std::int64_t n) {
-    ScopedRegion const region("lockstep::trainer::reduce");
+  // All devices' sums of a bucket.
+  void reduce(std::size_t b) {
+    bool const exact = options.reduction == Reduction::exact;
+    auto const track = region_of_all();
+    DetailedRegion const region([&] {
+      return "lockstep::trainer::bucket " + std::to_string(b + 1) + " of " + std::to_string(buckets.size()) + ", " +
+             lockstep::describe(buckets[b], network) + ", " +
+             std::to_string(buckets[b].elements.size() * (exact ? 8 : 4)) + " bytes";
+    });
+    if (exact)
+      communicator.allreduce(options.allreduce, comm::Op::sum, fixed[b]);
+    else
+      communicator.allreduce(options.allreduce, comm::Op::sum, gradients[b]);
+  }
+
+  // Until the thread has done all that it was given.
+  void wait() {
+    auto const track = region_of_all();
+    ScopedRegion const region("lockstep::trainer::wait");
+    auto const start = std::chrono::steady_clock::now();
+    thread->wait();
+    waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  // Mean gradient and loss of the minibatch.
+  void to_gradient(ShardPlan const& plan, std::int64_t n) {
+    ScopedRegion const region("lockstep::trainer::to_gradient");
+    bool const exact = options.reduction == Reduction::exact;
+    if (exact && thread) refuse_not_finite();  // of all buckets at once: the verdict is that of one bucket
     for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device     = devices[local];
       auto const track = region_of(local);
-      sums[local].plain(devices[local].space, devices[local].rows, devices[local].count, devices[local].gradient);
+      if (exact) {
+        std::int64_t divisor = n;
+        visit(Stage::reduced, local, n, nullptr, nullptr, &divisor);
+        sums[local].to_float(device.space, device.fixed, device.exponents, plan.shards, divisor, device.gradient);
+      } else {
+        sums[local].divide(device.space, device.gradient, n);
+        sums[local].exponents(device.space, device.gradient, 1, device.exponents);
+      }
     }
-    for (auto const& buffers : gradients) communicator.allreduce(options.allreduce, comm::Op::sum, buffers);
-    for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto const track = region_of(local);
-      sums[local].divide(devices[local].space, devices[local].gradient, n);
-      sums[local].exponents(devices[local].space, devices[local].gradient, 1, devices[local].exponents);
-    }
-    refuse_not_finite();
+    if (!exact) refuse_not_finite();
   }
 
   // The exponents are the same on all ranks, and so is this verdict.
@@ -421,6 +551,15 @@ std::int64_t Trainer::steps_per_epoch() const {
 }
 std::int64_t Trainer::step() const {
   return m_impl->step;
+}
+std::vector<Bucket> const& Trainer::buckets() const {
+  return m_impl->buckets;
+}
+bool Trainer::overlaps() const {
+  return m_impl->thread != nullptr;
+}
+std::string const& Trainer::overlap_notice() const {
+  return m_impl->overlap_notice;
 }
 StepResult Trainer::advance() {
   return m_impl->advance();

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.hpp"
 #include "kernels/types.hpp"
+#include "miniapp/buckets.hpp"
 #include "miniapp/data/dataset.hpp"
 #include "miniapp/network.hpp"
 #include "miniapp/step_hook.hpp"
@@ -20,20 +21,27 @@ enum class Reduction {
 };
 
 struct TrainerOptions {
-  std::int64_t batch      = 256;  // of all devices together
-  double learning_rate    = 0.2;
-  std::uint64_t seed      = 1;
-  Reduction reduction     = Reduction::exact;
-  std::string allreduce   = "ring";  // a name from comm::algorithm_names()
-  bool fuse               = true;    // one call for all tensors, or one call a tensor
-  std::int64_t accumulate = 1;       // micro-batches a step
-  StepHook hook;                     // for the verifier; empty otherwise
+  std::int64_t batch    = 256;  // of all devices together
+  double learning_rate  = 0.2;
+  std::uint64_t seed    = 1;
+  Reduction reduction   = Reduction::exact;
+  std::string allreduce = "ring";  // a name from comm::algorithm_names()
+  // Gradients are reduced in buckets of about so many bytes, see buckets.hpp; 0: all at once, 1: one tensor a call.
+  std::int64_t bucket_bytes = 0;
+  // Buckets are reduced by a thread of their own while backward goes on. Takes memory for the activations of a
+  // minibatch, see Segments.
+  bool overlap            = false;
+  std::int64_t accumulate = 1;  // micro-batches a step
+  StepHook hook;                // for the verifier; empty otherwise
 };
 
 struct StepResult {
   std::int64_t step   = 0;  // since the start of training, from 1
   std::int64_t images = 0;  // in this minibatch
   double loss         = 0;  // mean over the minibatch, before the update
+  // Seconds of this process in calls of the communicator, and those of them that the step had to wait for.
+  double communication = 0, exposed = 0;
+  double hidden() const { return communication - exposed; }
 };
 
 // The first difference between replicas; step 0: at the start.
@@ -55,6 +63,11 @@ class Trainer {
   Network const& network() const;
   std::int64_t steps_per_epoch() const;
   std::int64_t step() const;  // steps done
+
+  std::vector<Bucket> const& buckets() const;
+  // Whether buckets are reduced while backward goes on; if that was asked for and is not so, why.
+  bool overlaps() const;
+  std::string const& overlap_notice() const;
 
   // Collective. One minibatch: the epoch's order is a function of (seed, epoch) alone, the last minibatch of an epoch
   // may be short, its gradient is still a mean over its own images. Throws Error (wrong_result) naming step and tensor,

@@ -27,7 +27,8 @@ struct Outcome {
 
 // A wrong program, made from the right one: everything that the checks run goes through these two places.
 struct Plant {
-  std::string algorithm = "ring";                    // of the allreduce in the fault's runs
+  std::string algorithm     = "ring";                // of the allreduce in the fault's runs
+  std::int64_t bucket_bytes = 0;                     // TrainerOptions::bucket_bytes, in the same
   StepHook in_step;                                  // TrainerOptions::hook
   std::function<void(comm::Schedule&)> in_schedule;  // CommunicatorOptions::alter_schedule
   // Around a collective called on its own: may exchange the buffers that the call is given.

@@ -56,8 +56,11 @@ std::vector<TrainerOptions> variations(Context const& context, comm::Communicato
     result.push_back(base);
     result.back().allreduce = algorithm;
     if (context.scope() == Scope::fault) continue;
-    result.back().fuse       = n % 2 == 0;
-    result.back().accumulate = 1 + n % 3;
+    // One bucket, one a tensor, some tensors together; and each of the latter with overlap.
+    static constexpr std::int64_t bytes[] = {0, 1, 400};
+    result.back().bucket_bytes            = bytes[n % 3];
+    result.back().overlap                 = n % 2 == 1;
+    result.back().accumulate              = 1 + n / 2 % 3;
     ++n;
   }
   return result;
@@ -351,7 +354,11 @@ Outcome check_not_finite(Context const& context) {
         if (context.scope() == Scope::fault && reduction == Reduction::plain) continue;
         Setup setup             = small_setup(context);
         setup.options.reduction = reduction;
-        Outcome const outcome   = together(world, stop_by(poison, context, world, std::move(setup)));
+        if (context.scope() != Scope::fault && std::isnan(poison)) {
+          setup.options.bucket_bytes = 1;
+          setup.options.overlap      = true;
+        }
+        Outcome const outcome = together(world, stop_by(poison, context, world, std::move(setup)));
         if (!outcome.passed) return outcome;
         ++cases;
       }

@@ -86,14 +86,6 @@ void repeat(Schedule& schedule, Transfer again) {
                    [](Transfer const& a, Transfer const& b) { return a.step < b.step; });
 }
 
-// The tensors of a fused buffer in another order: the first half behind the second.
-void rotate_bucket(StepState& state, bool back) {
-  edit(state.space, state.fixed, [&](auto& values) {
-    auto const half = std::int64_t(values.size()) / 2;
-    std::rotate(values.begin(), back ? values.end() - half : values.begin() + half, values.end());
-  });
-}
-
 std::int64_t own_images(StepState const& state) {
   return ShardPlan::for_batch(state.images).images_of_device(state.rank, state.ranks).size();
 }
@@ -165,15 +157,20 @@ std::vector<Fault> make_faults() {
       at(Stage::computed, [](StepState& state) {
         if (last(state)) *state.count = std::int64_t(state.rows.extent(0) / state.gradient.extent(0));
       }));
-  add("bucket re-formed after step 1", "from step 2 on, other devices order the bucket's tensors in another way", [] {
-    Plant plant;
-    plant.in_step = [](StepState& state) {
-      if (state.step < 2 || !not_first(state)) return;
-      if (state.stage == Stage::summed) rotate_bucket(state, false);
-      if (state.stage == Stage::reduced) rotate_bucket(state, true);
-    };
-    return plant;
-  });
+  add("bucket re-formed after step 1", "from step 2 on, other devices fill buckets of the same lengths from the front",
+      [] {
+        Plant plant;
+        plant.bucket_bytes = 1;
+        plant.in_step      = [](StepState& state) {
+          if (state.stage != Stage::bucketed || state.step < 2 || !not_first(state)) return;
+          std::int64_t at = 0;
+          for (Interval& bucket : *state.buckets) {
+            bucket = {at, at + bucket.size()};
+            at     = bucket.end;
+          }
+        };
+        return plant;
+      });
 
   // Sums, means and weights
   add("nominal batch length", "a short minibatch is divided by the length of a full one", [] {

@@ -20,6 +20,7 @@ Setup setup_of(Context const& context, Network network, std::int64_t images, std
   setup.options.learning_rate = 0.1;
   setup.options.seed          = 3;
   setup.options.allreduce     = context.plant().algorithm;
+  setup.options.bucket_bytes  = context.plant().bucket_bytes;
   setup.options.hook          = context.hook();
   setup.start                 = to_float(start_values(setup.network, 5));
   setup.steps                 = steps;
@@ -91,7 +92,8 @@ ReferenceTrajectory reference_training(Setup const& setup) {
 std::string describe(comm::Communicator const& world, TrainerOptions const& options) {
   std::string text = "k = " + std::to_string(world.size()) + ", " + options.allreduce;
   if (world.processes() > 1) text += ", " + world.transport();
-  if (!options.fuse) text += ", one call a tensor";
+  if (options.bucket_bytes > 0) text += ", buckets of " + std::to_string(options.bucket_bytes) + " bytes";
+  if (options.overlap) text += ", overlap";
   if (options.accumulate > 1) text += ", " + std::to_string(options.accumulate) + " micro-batches";
   return text;
 }

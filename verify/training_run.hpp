@@ -45,7 +45,7 @@ struct ReferenceTrajectory {
 };
 ReferenceTrajectory reference_training(Setup const& setup);
 
-// "k = 3, ring, one call a tensor, exact".
+// "k = 3, ring, buckets of 400 bytes, overlap".
 std::string describe(comm::Communicator const& world, TrainerOptions const& options);
 
 }  // namespace lockstep::verify

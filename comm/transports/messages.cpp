@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "comm/transports/reduce.hpp"
 #include "kernels/kokkos_compat.hpp"
 
 namespace lockstep::comm {
@@ -12,6 +13,18 @@ constexpr bool host_accessible = Kokkos::SpaceAccessibility<Kokkos::HostSpace, M
 
 using HostBytes   = Kokkos::View<char*, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
 using DeviceBytes = Kokkos::View<char*, Memory, Kokkos::MemoryUnmanaged>;
+
+// Between the host's memory and a device's.
+void stage(Space const& space, char* to, char const* from, std::int64_t bytes, bool to_host) {
+  auto const size = std::size_t(bytes);
+  if constexpr (runs_on_host) {
+    copy(space, to, from, bytes);
+  } else if (to_host) {
+    Kokkos::deep_copy(space, HostBytes(to, size), DeviceBytes(const_cast<char*>(from), size));
+  } else {
+    Kokkos::deep_copy(space, DeviceBytes(to, size), HostBytes(const_cast<char*>(from), size));
+  }
+}
 
 // Whether it is so on all processes.
 bool agreed(World& world, bool mine) {
@@ -127,8 +140,8 @@ void Messages::post(PlanStep const& step, Addresses const& addresses) {
     char* memory             = addresses.source(move);
     if (char* const host = host_for(move)) {
       auto const& space = space_of(move.source);
-      Kokkos::deep_copy(space, HostBytes(host, std::size_t(bytes)), DeviceBytes(memory, std::size_t(bytes)));
-      lockstep::fence(space, "lockstep::comm::before_send");
+      stage(space, host, memory, bytes, true);
+      if constexpr (!runs_on_host) lockstep::fence(space, "lockstep::comm::before_send");
       memory = host;
     }
     m_sends.push_back(post(memory, bytes, process_of(move.destination), false));
@@ -150,9 +163,7 @@ void Messages::finish_receive(PlanStep const& step, std::size_t i, Addresses con
   Move const& move = step.receives[i];
   finish(m_receives[i], process_of(move.source));
   if (!m_receives[i].host) return;
-  auto const bytes = std::size_t(move.count * addresses.item);
-  Kokkos::deep_copy(space_of(move.destination), DeviceBytes(addresses.landing(move), bytes),
-                    HostBytes(m_receives[i].host, bytes));
+  stage(space_of(move.destination), addresses.landing(move), m_receives[i].host, move.count * addresses.item, false);
 }
 
 void Messages::finish_sends(PlanStep const& step) {

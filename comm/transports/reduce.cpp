@@ -90,7 +90,7 @@ void with_type(Type type, F const& f) {
 template <class Body>
 void for_runs(Space const& space, char const* label, std::int64_t count, std::int64_t bytes, Body const& body) {
   if (count == 0) return;
-  if (bytes <= launch_bytes) {
+  if (bytes <= launch_bytes || (runs_on_host && on_side_thread)) {
     body(std::int64_t(0), count);
     return;
   }

@@ -23,7 +23,8 @@ constexpr std::int64_t size_of(Type type) {
 char const* name_of(Type type);
 char const* name_of(Op op);
 
-// Host spaces run kernels before the launch returns; work below `launch_bytes` is then done by the calling thread.
+// Host spaces run kernels before the launch returns; work below `launch_bytes` is then done by the calling thread, and
+// all work of a side thread.
 constexpr bool runs_on_host         = std::is_same_v<Space, Kokkos::DefaultHostExecutionSpace>;
 constexpr std::int64_t launch_bytes = runs_on_host ? 32 * 1024 : 0;
 

@@ -30,7 +30,7 @@ constexpr std::int64_t millisecond = 1000000;
 
 // Launchers answer the death of one process with SIGTERM for the others. A process that waits takes it as a hint to
 // name the dead one first.
-volatile std::sig_atomic_t g_terminated = 0;
+std::atomic<int> g_terminated{0};
 void on_terminate(int) {
   g_terminated = 1;
 }

@@ -27,7 +27,7 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string table, save_table, data, fuse, reduction, json, trace, checkpoint, resume, save;
+  std::string table, save_table, data, fuse, overlap, reduction, json, trace, checkpoint, resume, save;
   std::int64_t every, devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
   bool force = false, log_steps = false, timers = false;
@@ -63,7 +63,12 @@ po::options_description describe(Settings& settings) {
   add("allreduce-table", po::value(&settings.table),
       "for --allreduce auto: read the table from this file (default: measure one at the start)");
   add("save-allreduce-table", po::value(&settings.save_table), "for --allreduce auto: write the table to this file");
-  add("fuse", po::value(&settings.fuse)->default_value("on"), "on: one allreduce a step; off: one a parameter tensor");
+  add("fuse", po::value(&settings.fuse)->default_value("on"),
+      "on: one allreduce a step, or one a bucket; off: one a parameter tensor");
+  add("bucket-bytes", po::value(&trainer.bucket_bytes)->default_value(0),
+      "reduce the gradients in buckets of whole tensors of up to so many bytes, the last layers first (0: one bucket)");
+  add("overlap", po::value(&settings.overlap)->default_value("off"),
+      "on: reduce buckets while backward of earlier layers goes on");
   add("reduction", po::value(&settings.reduction)->default_value("exact"),
       "exact: the same bits for every number of devices; float: plain float32 sums");
   add("accumulate", po::value(&trainer.accumulate)->default_value(1), "micro-batches a step");
@@ -106,7 +111,14 @@ void check(Settings& settings) {
   LOCKSTEP_THROW_IF(settings.reduction != "exact" && settings.reduction != "float", ExitCode::usage,
                     "--reduction " + settings.reduction + "; expected exact or float");
   trainer.reduction = settings.reduction == "exact" ? Reduction::exact : Reduction::plain;
-  trainer.fuse      = is_on("--fuse", settings.fuse);
+  in_range("--bucket-bytes", trainer.bucket_bytes, 0, std::numeric_limits<std::int64_t>::max());
+  if (!is_on("--fuse", settings.fuse)) {
+    LOCKSTEP_THROW_IF(trainer.bucket_bytes > 0, ExitCode::usage,
+                      "--fuse off with --bucket-bytes " + std::to_string(trainer.bucket_bytes) +
+                          "; expected one of them (--fuse off is a bucket a tensor)");
+    trainer.bucket_bytes = 1;
+  }
+  trainer.overlap = is_on("--overlap", settings.overlap);
   in_range("--every", settings.every, 0, most);
   LOCKSTEP_THROW_IF(
       settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
@@ -141,7 +153,7 @@ class Run {
     if (!m_settings.checkpoint.empty() && m_runtime.is_root())
       prepare_checkpoint_folder(m_settings.checkpoint, !m_settings.resume.empty());
     if (!m_settings.resume.empty()) resume();
-    say("epoch  train loss  test accuracy          seconds  images/s  communication\n");
+    say("epoch  train loss  test accuracy          seconds  images/s  communication  exposed\n");
     if (m_settings.timers || !m_settings.trace.empty()) {
       m_profiler = std::make_unique<Profiler>(!m_settings.trace.empty());
       m_profiler->start(m_runtime);
@@ -181,7 +193,15 @@ class Run {
   bool done() const { return m_trainer.step() >= last_step(); }
 
   void print_header() {
-    auto const& trainer     = m_settings.trainer;
+    auto const& trainer = m_settings.trainer;
+    std::string buckets;
+    Json bucket_list = Json::array();
+    for (Bucket const& bucket : m_trainer.buckets()) {
+      std::string const tensors = describe(bucket, m_trainer.network());
+      std::int64_t const bytes  = bucket.elements.size() * std::int64_t(sizeof(float));
+      buckets += (buckets.empty() ? "" : "; ") + tensors + " (" + std::to_string(bytes) + " bytes)";
+      bucket_list.push_back({{"tensors", tensors}, {"bytes", bytes}});
+    }
     std::vector<Fact> facts = build_facts();
     for (auto const& fact : environment_facts(m_runtime)) facts.push_back(fact);
     auto const add = [&](char const* key, std::string const& value) { facts.push_back({key, value}); };
@@ -194,7 +214,8 @@ class Run {
                        " processes x " + std::to_string(m_communicator.local_size()) + ")");
     add("transport",
         m_communicator.transport() + (m_communicator.notes().empty() ? "" : "; ") + m_communicator.notes());
-    add("allreduce", trainer.allreduce + (trainer.fuse ? ", one call a step" : ", one call a tensor"));
+    add("allreduce", trainer.allreduce);
+    add("buckets", buckets + (m_trainer.overlaps() ? "; overlap with backward" : ""));
     add("reduction", m_settings.reduction + ": sum over the minibatch's images, divided once by their number");
     add("batch",
         std::to_string(trainer.batch) + ", " + std::to_string(m_trainer.steps_per_epoch()) + " steps an epoch");
@@ -202,6 +223,7 @@ class Run {
     add("seed", std::to_string(trainer.seed));
     for (auto const& [key, value] : facts) say("%s : %s\n", key.c_str(), value.c_str());
     if (!m_data.notice.empty()) say("NOTE: %s\n", m_data.notice.c_str());
+    if (!m_trainer.overlap_notice().empty()) say("NOTE: overlap is off: %s\n", m_trainer.overlap_notice().c_str());
     if (m_communicator.local_size() > 1 && Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible)
       say("NOTE: on this back end the devices of a process share its cores; speed-up comes from processes\n");
 
@@ -221,7 +243,10 @@ class Run {
                                     {"learning_rate", trainer.learning_rate},
                                     {"seed", trainer.seed},
                                     {"allreduce", trainer.allreduce},
-                                    {"fuse", trainer.fuse},
+                                    {"fuse", m_settings.fuse == "on"},
+                                    {"bucket_bytes", trainer.bucket_bytes},
+                                    {"buckets", bucket_list},
+                                    {"overlap", m_trainer.overlaps()},
                                     {"reduction", m_settings.reduction},
                                     {"accumulate", trainer.accumulate}};
     m_record["result"]["epochs"] = Json::array();
@@ -265,14 +290,16 @@ class Run {
   void epoch() {
     std::int64_t const per_epoch = m_trainer.steps_per_epoch(), number = m_trainer.step() / per_epoch + 1;
     bool const progress  = m_runtime.is_root() && isatty(STDERR_FILENO);
-    double communication = m_communicator.seconds();
-    std::int64_t images  = 0;
+    double communication = 0, exposed = 0;
+    std::int64_t images = 0;
     if (m_trainer.step() % per_epoch == 0) m_epoch_loss = 0;
     Clock const clock;
     while (!done() && m_trainer.step() < number * per_epoch) {
       StepResult const step = m_trainer.advance();
       m_epoch_loss += step.loss * double(step.images);
       images += step.images;
+      communication += step.communication;
+      exposed += step.exposed;
       if (checkpoint_is_due()) write_checkpoint();
       if (m_settings.log_steps) m_step_losses.push_back(step.loss);
       if (progress)
@@ -281,7 +308,6 @@ class Run {
                      step.loss);
     }
     double const seconds = slowest(clock.seconds());
-    communication        = m_communicator.seconds() - communication;
     if (progress) std::fprintf(stderr, "\r\033[K");
 
     m_correct             = m_trainer.count_correct();
@@ -289,16 +315,24 @@ class Run {
     double const loss = m_epoch_loss / double(images_done(per_epoch));
     m_images += images;
     m_seconds += seconds;
-    say("%5lld  %10.4f  %8.4f (%5lld/%lld)  %7.2f  %8.0f  %11.1f %%\n", static_cast<long long>(number), loss, accuracy,
-        static_cast<long long>(m_correct), static_cast<long long>(m_data.test.count), seconds, rate,
-        100 * communication / seconds);
+    m_communication += communication;
+    m_exposed += exposed;
+    say("%5lld  %10.4f  %8.4f (%5lld/%lld)  %7.2f  %8.0f  %11.1f %%  %5.1f %%\n", static_cast<long long>(number), loss,
+        accuracy, static_cast<long long>(m_correct), static_cast<long long>(m_data.test.count), seconds, rate,
+        100 * communication / seconds, 100 * exposed / seconds);
     m_record["result"]["epochs"].push_back({{"epoch", number},
                                             {"train_loss", loss},
                                             {"test_correct", m_correct},
                                             {"test_accuracy", accuracy},
                                             {"seconds", seconds},
                                             {"images_per_s", rate},
-                                            {"communication_share", communication / seconds}});
+                                            {"communication_share", communication / seconds},
+                                            {"communication", communication_times(communication, exposed)}});
+  }
+
+  // Of the root's process.
+  static Json communication_times(double seconds, double exposed) {
+    return {{"seconds", seconds}, {"hidden_seconds", seconds - exposed}, {"exposed_seconds", exposed}};
   }
 
   // Of the epoch that the last step lies in, steps before a resume included.
@@ -333,6 +367,8 @@ class Run {
     verdict += "; test count " + std::to_string(m_correct) + (counts_equal ? " equal to" : " DIFFERS FROM") +
                " one device's " + std::to_string(alone);
     say("parameters sha256 : %s\n", hash.c_str());
+    say("communication : %.3f s, of which %.3f s hidden behind compute and %.3f s exposed\n", m_communication,
+        m_communication - m_exposed, m_exposed);
     say("FOM: %.1f images/s\n", rate);
     say("VERIFICATION: %s (%s)\n", passed ? "PASSED" : "FAILED", verdict.c_str());
 
@@ -342,6 +378,7 @@ class Run {
     result["test_correct"]      = m_correct;
     result["test_count"]        = m_data.test.count;
     result["test_accuracy"]     = share(m_correct, m_data.test.count);
+    result["communication"]     = communication_times(m_communication, m_exposed);
     if (m_settings.log_steps) result["step_losses"] = m_step_losses;
     m_record["fom"]          = {{"value", rate}, {"unit", "images/s"}};
     m_record["verification"] = {
@@ -375,7 +412,8 @@ class Run {
   std::unique_ptr<Profiler> m_profiler;
   std::vector<double> m_step_losses;
   std::int64_t m_correct = 0, m_images = 0;
-  double m_seconds = 0, m_epoch_loss = 0;  // m_epoch_loss: sum over the epoch's images so far
+  double m_communication = 0, m_exposed = 0;  // seconds, in all steps
+  double m_seconds = 0, m_epoch_loss = 0;     // m_epoch_loss: sum over the epoch's images so far
 };
 
 ExitCode run(Arguments const& arguments) {

@@ -42,15 +42,41 @@ struct BlockRunner {
     std::int64_t indices[lanes];  // in the data set
     int count;                    // images, the first lanes
     GradientRows rows;            // the last entry is the loss
-    float* work;                  // of the block
-    float* conv_work;             // of the worker: work + conv when one does the whole block
+    float* work;                  // activations, of the block
+    float* scratch;               // what lies behind the activations, of those who do the block: the same as work but
+                                  // where activations are kept between segments
+    float* conv_work;             // of the worker: scratch + conv when one does the whole block
+  };
+
+  // A part of a pass: phases in order. Between two parts the gradient of an activation is carried over, behind the
+  // block's activations.
+  struct Segment {
+    int first = 0, last = 0;        // phases [first, last), the copies of what is carried included
+    int begin = 0, end = 0;         // phases proper
+    int turn_in = 0, turn_out = 0;  // which of the two gradients of activations
+    std::int64_t count_in = 0, count_out = 0, carried = 0;  // floats; where
   };
 
   // A pass is phases in order, each of which is several workers' shares or one's. Forward: the images, then the stages.
   // Then the loss; backward, two for each stage from the last: gradient of its output, then those of its parameters and
   // input.
   KOKKOS_FUNCTION int forward_phases() const { return 1 + stage_count; }
-  KOKKOS_FUNCTION int phases() const { return 2 + 3 * stage_count; }
+  KOKKOS_FUNCTION int phases() const { return phases_to(0); }
+  KOKKOS_FUNCTION int phases_to(int s) const { return 2 + stage_count + 2 * (stage_count - s); }  // backward through s
+  // Which of the two gradients is that of stage s's output; that of its input is the other.
+  KOKKOS_FUNCTION int turn_of(int s) const { return (stage_count - 1 - s) % 2; }
+
+  // Of the phases [segment.first, segment.last).
+  template <class P>
+  KOKKOS_FUNCTION void run(Segment const& segment, int phase, Job const& job, float const* values,
+                           Share share = {}) const {
+    if (phase < segment.begin)
+      copy(job.work + segment.carried, job.scratch + gradient[segment.turn_in], segment.count_in, share);
+    else if (phase >= segment.end)
+      copy(job.scratch + gradient[segment.turn_out], job.work + segment.carried, segment.count_out, share);
+    else
+      run<P>(phase, job, values, share);
+  }
 
   template <class P>
   KOKKOS_FUNCTION void run(int phase, Job const& job, float const* values, Share share = {}) const {
@@ -67,6 +93,13 @@ struct BlockRunner {
   KOKKOS_FUNCTION float const* logits(float const* work) const { return work + stages[stage_count - 1].output; }
 
  private:
+  KOKKOS_FUNCTION static void copy(float const* from, float* to, std::int64_t count, Share share) {
+    constexpr std::int64_t tile = 16 * lanes;
+    for (std::int64_t at = 0; at < count; at += tile)
+      if (share.has(at / tile))
+        for (std::int64_t i = at; i < at + tile && i < count; ++i) to[i] = from[i];
+  }
+
   template <class P>
   KOKKOS_FUNCTION void load(Job const& job, Share share) const {
     std::uint8_t const* lane_images[lanes];
@@ -101,25 +134,26 @@ struct BlockRunner {
     if (!share.has(0)) return;
     int lane_labels[lanes] = {};
     for (int lane = 0; lane < job.count; ++lane) lane_labels[lane] = labels[job.indices[lane]];
-    softmax_cross_entropy<P>(classes, logits(job.work), lane_labels, job.count, job.work + losses,
-                             job.work + gradient[0]);
-    add_lane_sums<P>(job.rows, job.work + losses, 1, parameters);
+    softmax_cross_entropy<P>(classes, logits(job.work), lane_labels, job.count, job.scratch + losses,
+                             job.scratch + gradient[0]);
+    add_lane_sums<P>(job.rows, job.scratch + losses, 1, parameters);
   }
 
   template <class P>
   KOKKOS_FUNCTION void backward(int s, bool of_output, Job const& job, float const* values, Share share) const {
     Stage const& stage = stages[s];
     if (stage.weight < 0 && !stage.data_gradient) return;  // nothing before it has parameters either
-    float* const work = job.work;
-    float const* x    = work + stage.input;
-    float const* y    = work + stage.output;
-    int const turn    = (stage_count - 1 - s) % 2;
-    float* d_out      = work + gradient[turn];
-    float* d_in       = work + gradient[1 - turn];
+    float* const work    = job.work;
+    float* const scratch = job.scratch;
+    float const* x       = work + stage.input;
+    float const* y       = work + stage.output;
+    int const turn       = turn_of(s);
+    float* d_out         = scratch + gradient[turn];
+    float* d_in          = scratch + gradient[1 - turn];
     switch (stage.kind) {
       case StageKind::conv2d: {
         Conv2d const& c = stage.conv;
-        float* all_dy   = stage.data_gradient ? work + dy : nullptr;
+        float* all_dy   = stage.data_gradient ? scratch + dy : nullptr;
         if (of_output) {
           if (all_dy)
             for (int channel = 0; channel < c.out_channels; ++channel)
@@ -135,10 +169,10 @@ struct BlockRunner {
       }
       case StageKind::dense:
         if (of_output) {
-          dense_output_gradient<P>(stage.dense, y, d_out, work + transposed, share);
+          dense_output_gradient<P>(stage.dense, y, d_out, scratch + transposed, share);
           break;
         }
-        dense_weight_gradient<P>(stage.dense, x, d_out, work + transposed, job.count, job.rows, stage.weight,
+        dense_weight_gradient<P>(stage.dense, x, d_out, scratch + transposed, job.count, job.rows, stage.weight,
                                  stage.bias, share);
         if (stage.data_gradient) dense_data_gradient<P>(stage.dense, d_out, values + stage.weight, d_in, share);
         break;

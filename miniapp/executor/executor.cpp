@@ -39,7 +39,7 @@ void for_each_block(Space const& space, std::string const& label, Workers const&
         int const count          = int(images.end - first < lanes ? images.end - first : lanes);
         BlockRunner::Job job;
         job.count = count;
-        job.work  = own;
+        job.work = job.scratch = own;
         for (int lane = 0; lane < count; ++lane) job.indices[lane] = first + lane;
         for (int phase = 0; phase < block.forward_phases(); ++phase)
           block.template run<Pack>(phase, job, parameters.data());
@@ -57,8 +57,16 @@ struct Units {
   std::int64_t shard_size, stride;
   Interval run;
   int shards_per_unit;
+  BlockRunner::Segment segment;
+  float* kept;  // activations of all blocks, where there are segments
+  std::int64_t kept_size;
 
   KOKKOS_FUNCTION std::int64_t blocks() const { return (shard_size * shards_per_unit + lanes - 1) / lanes; }  // at most
+
+  // Where a block's activations are; `own` is of those who do it.
+  KOKKOS_FUNCTION float* activations(std::int64_t unit, std::int64_t block, float* own) const {
+    return kept ? kept + (unit * blocks() + block) * kept_size : own;
+  }
 
   // Fills in a unit's block; false if it has no such block.
   KOKKOS_FUNCTION bool prepare(std::int64_t unit, std::int64_t block, BlockRunner::Job& job) const {
@@ -82,11 +90,13 @@ void run_depth_first(Space const& space, Workers const& workers, Units const& un
   for_each_unit(
       space, "lockstep::executor::gradients", workers, count, KOKKOS_LAMBDA(int unit, float* own) {
         BlockRunner::Job job;
-        job.work      = own;
+        job.scratch   = own;
         job.conv_work = own + units.runner.conv;
-        for (std::int64_t block = 0; units.prepare(unit, block, job); ++block)
-          for (int phase = 0; phase < units.runner.phases(); ++phase)
-            units.runner.template run<Pack>(phase, job, parameters.data());
+        for (std::int64_t block = 0; units.prepare(unit, block, job); ++block) {
+          job.work = units.activations(unit, block, own);
+          for (int phase = units.segment.first; phase < units.segment.last; ++phase)
+            units.runner.template run<Pack>(units.segment, phase, job, parameters.data());
+        }
       });
 }
 
@@ -95,15 +105,17 @@ void run_depth_first(Space const& space, Workers const& workers, Units const& un
 void run_breadth_first(Space const& space, Workers const& workers, Units const& units, std::int64_t count, int parts,
                        Buffer<const float> const& parameters) {
   for (std::int64_t block = 0; block < units.blocks(); ++block)
-    for (int phase = 0; phase < units.runner.phases(); ++phase)
+    for (int phase = units.segment.first; phase < units.segment.last; ++phase)
       Kokkos::parallel_for(
           "lockstep::executor::gradients_phase", Kokkos::RangePolicy<Space>(space, 0, count * parts),
           KOKKOS_LAMBDA(int worker) {
             BlockRunner::Job job;
-            job.work      = workers.work.data() + worker / parts * workers.size;
+            job.scratch   = workers.work.data() + worker / parts * workers.size;
+            job.work      = units.activations(worker / parts, block, job.scratch);
             job.conv_work = workers.work.data() + worker * workers.size + units.runner.conv;
             if (units.prepare(worker / parts, block, job))
-              units.runner.template run<Pack>(phase, job, parameters.data(), Share{worker % parts, parts});
+              units.runner.template run<Pack>(units.segment, phase, job, parameters.data(),
+                                              Share{worker % parts, parts});
           });
 }
 
@@ -113,8 +125,14 @@ struct Executor::Impl {
   Plan plan;
   Buffer<char> stages;  // of Stage
   Workers workers;
+  int layers;
+  std::vector<int> first_layers;  // by segment, in the network
+  std::vector<BlockRunner::Segment> segments;
+  std::int64_t kept_blocks = 0, kept_size = 0;
+  Buffer<float> kept;
 
-  Impl(Space const& space, Network const& network) : plan(network) {
+  Impl(Space const& space, Network const& network, Segments const& wanted)
+      : plan(network), layers(int(network.layers.size())) {
     std::size_t const bytes = plan.stages.size() * sizeof(Stage);
     stages = Buffer<char>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::stages"), bytes);
     Kokkos::deep_copy(space, stages, HostBuffer<const char>(reinterpret_cast<char const*>(plan.stages.data()), bytes));
@@ -124,6 +142,50 @@ struct Executor::Impl {
     workers.work  = Buffer<float>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::work"),
                                  workers.count * plan.size);
     workers.next  = Buffer<int>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::next"), 1);
+    if (!wanted.first_layers.empty()) cut(space, wanted);
+  }
+
+  void cut(Space const& space, Segments const& wanted) {
+    BlockRunner const runner(plan, plan.stages.data(), nullptr, nullptr);
+    first_layers         = wanted.first_layers;
+    kept_blocks          = wanted.blocks;
+    std::int64_t carried = 0;
+    BlockRunner::Segment segment;
+    segment.carried = plan.activations;
+    for (std::size_t s = 0; s < first_layers.size(); ++s) {
+      auto const found = std::find(plan.first_layers.begin(), plan.first_layers.end(), first_layers[s]);
+      LOCKSTEP_THROW_IF(found == plan.first_layers.end() || (s > 0 && first_layers[s] >= first_layers[s - 1]) ||
+                            (s + 1 == first_layers.size() && first_layers[s] != 0),
+                        ExitCode::usage,
+                        "executor: segment " + std::to_string(s) + " goes back to layer " +
+                            std::to_string(first_layers[s]) +
+                            "; expected layers that are not joined to the one before, falling, the last 0");
+      int const stage   = int(found - plan.first_layers.begin());
+      segment.end       = runner.phases_to(stage);
+      segment.turn_out  = 1 - runner.turn_of(stage);
+      segment.count_out = stage > 0 ? plan.stages[std::size_t(stage)].in_size * lanes : 0;
+      segment.first     = segment.begin - (segment.count_in > 0);
+      segment.last      = segment.end + (segment.count_out > 0);
+      segments.push_back(segment);
+      carried          = std::max(carried, segment.count_out);
+      segment.begin    = segment.end;
+      segment.turn_in  = segment.turn_out;
+      segment.count_in = segment.count_out;
+    }
+    kept_size = plan.activations + carried;
+    kept      = Buffer<float>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::kept"),
+                         kept_blocks * kept_size + 16 * lanes);  // lane sums read ahead
+  }
+
+  BlockRunner::Segment segment_of(int number, BlockRunner const& runner) const {
+    if (number != whole) {
+      LOCKSTEP_THROW_IF(number < 0 || number >= int(segments.size()), ExitCode::wrong_result,
+                        "executor: segment " + std::to_string(number) + " of " + std::to_string(segments.size()));
+      return segments[std::size_t(number)];
+    }
+    BlockRunner::Segment all;
+    all.last = all.end = runner.phases();
+    return all;
   }
 
   BlockRunner runner(DeviceDataset const& data, Interval images) const {
@@ -140,6 +202,15 @@ struct Executor::Impl {
     return BlockRunner(plan, reinterpret_cast<Stage const*>(stages.data()), data.images.data(), data.labels.data());
   }
 
+  // A region's label: the layers that a segment goes through, counted from 1.
+  std::string describe(int segment) const {
+    if (segment == whole) return "lockstep::executor::segment forward and backward through all layers";
+    int const to   = first_layers[std::size_t(segment)] + 1;
+    int const from = segment == 0 ? layers : first_layers[std::size_t(segment) - 1];
+    return std::string("lockstep::executor::segment ") + (segment == 0 ? "forward and " : "") + "backward through " +
+           (from > to ? "layers " + std::to_string(from) + " to " : "layer ") + std::to_string(to);
+  }
+
   void check_parameters(Buffer<const float> const& parameters) const {
     LOCKSTEP_THROW_IF(std::int64_t(parameters.extent(0)) < plan.parameters, ExitCode::wrong_result,
                       "executor: " + std::to_string(parameters.extent(0)) + " parameters; expected " +
@@ -147,7 +218,8 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Space const& space, Network const& network) : m_impl(std::make_unique<Impl>(space, network)) {
+Executor::Executor(Space const& space, Network const& network, Segments const& segments)
+    : m_impl(std::make_unique<Impl>(space, network, segments)) {
   fence(space, "lockstep::executor::construct");
 }
 Executor::~Executor()                              = default;
@@ -156,7 +228,7 @@ Executor& Executor::operator=(Executor&&) noexcept = default;
 
 void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<const std::int32_t> const& order,
                          std::int64_t first, ShardPlan const& plan, Interval run, Buffer<const float> const& parameters,
-                         Buffer<float> const& shard_gradients) {
+                         Buffer<float> const& shard_gradients, int segment) {
   ScopedRegion const region("lockstep::executor::gradients");
   m_impl->check_parameters(parameters);
   std::int64_t const stride = m_impl->plan.parameters + 1;
@@ -169,7 +241,8 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
   LOCKSTEP_THROW_IF(first < 0 || first + plan.images > std::int64_t(order.extent(0)), ExitCode::wrong_result,
                     "executor: minibatch " + std::to_string(first) + ".." + std::to_string(first + plan.images) +
                         " of an order of " + std::to_string(order.extent(0)));
-  Units units{m_impl->runner(data, {0, data.count}),
+  BlockRunner const runner = m_impl->runner(data, {0, data.count});
+  Units units{runner,
               order,
               shard_gradients,
               first,
@@ -177,9 +250,16 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
               plan.shard_size,
               stride,
               run,
-              plan.shard_size < lanes ? int(lanes / plan.shard_size) : 1};
+              shards_per_unit(plan),
+              m_impl->segment_of(segment, runner),
+              segment == whole ? nullptr : m_impl->kept.data(),
+              m_impl->kept_size};
   std::int64_t const count = (run.size() + units.shards_per_unit - 1) / units.shards_per_unit;
   if (count == 0) return;
+  LOCKSTEP_THROW_IF(segment != whole && count * units.blocks() > m_impl->kept_blocks, ExitCode::wrong_result,
+                    "executor: segments of " + std::to_string(count * units.blocks()) + " blocks; expected at most " +
+                        std::to_string(m_impl->kept_blocks));
+  DetailedRegion const part([&] { return m_impl->describe(segment); });
   int const parts = int(m_impl->workers.count / count);
   if (parts > 1)
     run_breadth_first(space, m_impl->workers, units, count, parts, parameters);

@@ -118,10 +118,10 @@ struct BlockBench {
   KOKKOS_FUNCTION void operator()(std::int64_t worker) const {
     float* own = work.data() + worker * work_size;
     BlockRunner::Job job;
-    job.count     = lanes;
-    job.rows      = GradientRows{rows.data() + worker * row_size, row_size, lanes, 1, false};
-    job.work      = own;
-    job.conv_work = own + block.conv;
+    job.count = lanes;
+    job.rows  = GradientRows{rows.data() + worker * row_size, row_size, lanes, 1, false};
+    job.work = job.scratch = own;
+    job.conv_work          = own + block.conv;
     std::uint8_t const* images[lanes];
     int labels[lanes];
     for (int lane = 0; lane < lanes; ++lane) {

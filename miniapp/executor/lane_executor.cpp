@@ -17,8 +17,10 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Space const& space, Network const& network)
+Executor::Executor(Space const& space, Network const& network, Segments const& segments)
     : m_impl(std::make_unique<Impl>(Impl{LanePass(space, network)})) {
+  LOCKSTEP_THROW_IF(!segments.first_layers.empty(), ExitCode::usage,
+                    "executor: backward in segments on an accelerator; expected a host back end");
   fence(space, "lockstep::executor::construct");
 }
 Executor::~Executor()                              = default;
@@ -27,8 +29,9 @@ Executor& Executor::operator=(Executor&&) noexcept = default;
 
 void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<const std::int32_t> const& order,
                          std::int64_t first, ShardPlan const& plan, Interval run, Buffer<const float> const& parameters,
-                         Buffer<float> const& shard_gradients) {
+                         Buffer<float> const& shard_gradients, int segment) {
   ScopedRegion const region("lockstep::executor::gradients");
+  LOCKSTEP_THROW_IF(segment != whole, ExitCode::wrong_result, "executor: segment " + std::to_string(segment) + " of 0");
   Plan const& network = m_impl->pass.plan();
   check_gradients(network, order, first, plan, run, parameters, shard_gradients);
   check_images(network, data, {0, data.count});

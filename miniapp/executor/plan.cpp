@@ -50,6 +50,7 @@ Plan::Plan(Network const& network) {
   for (std::size_t l = 0; l < network.layers.size();) {
     Layer const& layer = network.layers[l];
     Shape const in     = needed[l];
+    first_layers.push_back(int(l));
     Stage stage{};
     stage.data_gradient = trained;
     if (layer.kind == LayerKind::conv2d) {
@@ -86,6 +87,7 @@ Plan::Plan(Network const& network) {
     stages.push_back(stage);
   }
 
+  activations          = size;
   std::int64_t largest = 0, dy_size = 0, conv_size = 0, transposed_size = 0;
   for (Stage const& stage : stages) {
     largest = std::max({largest, stage.in_size * lanes, stage.out_size * lanes});

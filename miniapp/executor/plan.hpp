@@ -34,11 +34,13 @@ struct Plan {
   int classes             = 0;
   std::int64_t parameters = 0;
   std::vector<Stage> stages;
+  std::vector<int> first_layers;  // by stage, in the network
 
   // Work space of a worker in floats, from offset 0: activations (the images first, the logits last), two gradients of
   // activations in turn, dy of a whole convolution, then what the weight gradients use.
   std::int64_t gradient[2] = {0, 0};
   std::int64_t dy = 0, conv = 0, transposed = 0, losses = 0, size = 0;
+  std::int64_t activations = 0;  // floats from the start
 
   explicit Plan(Network const& network);
 };

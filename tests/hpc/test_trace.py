@@ -54,6 +54,8 @@ class Trace(unittest.TestCase):
         for device in range(3):
             events = tracks[f"device {device}", 0]
             names = {event["name"] for event in events}
+            self.assertEqual([event["args"]["detail"] for event in events if event["name"] == "lockstep::trainer::bucket"],
+                             3 * ["1 of 1, W1 to b4, loss, 1032552 bytes"])
             self.assertLessEqual({"lockstep::trainer::shards", "lockstep::executor::gradients", "lockstep::comm::copy_from",
                                   "lockstep::comm::reduce_from", "lockstep::kernels::sgd"}, names)
             for event in events:
@@ -65,6 +67,34 @@ class Trace(unittest.TestCase):
                     self.assertEqual(re.fullmatch(r"rank \d to (\d), \d+ bytes", detail).group(1), str(device))
         for of, seen in shards.items():
             self.assertEqual(seen, set(range(of)))
+
+    def test_overlap(self):
+        """Buckets on tracks of their own beside the segments of backward, while which they are reduced."""
+        # On a busy machine the thread may get its turn only when the step waits for it.
+        self.assertTrue(any(self.overlapped() > 0 for _ in range(10)))
+
+    def overlapped(self):
+        tracks = self.trace("--devices", 3, "--bucket-bytes", 110000, "--overlap", "on")
+        devices = [f"device {device}" for device in range(3)]
+        self.assertEqual({name for name, _ in tracks}, {"host", *devices, *(f"{name}, communication" for name in devices)})
+        inside = lambda event, outer: outer["ts"] <= event["ts"] and event["ts"] + event["dur"] <= outer["ts"] + outer["dur"] + 1e-3
+        together = lambda a, b: a["ts"] < b["ts"] + b["dur"] and b["ts"] < a["ts"] + a["dur"]
+        named = lambda track, name: [event for event in track if event["name"] == f"lockstep::{name}"]
+        overlapped = 0
+        for device in devices:
+            compute, communication = tracks[device, 0], tracks[f"{device}, communication", 0]
+            segments, buckets = named(compute, "executor::segment"), named(communication, "trainer::bucket")
+            self.assertEqual([event["args"]["detail"] for event in segments],
+                             3 * ["forward and backward through layers 9 to 7", "backward through layers 6 to 1"])
+            self.assertEqual([event["args"]["detail"] for event in buckets],
+                             3 * ["1 of 3, b3 to b4, loss, 11352 bytes", "2 of 3, W3, 819200 bytes", "3 of 3, W1 to b2, 202000 bytes"])
+            transfers = named(communication, "comm::reduce_from") + named(communication, "comm::copy_from")
+            for bucket in buckets:
+                self.assertTrue(any(inside(event, bucket) for event in transfers), bucket)
+            # Exponents are agreed once a bucket, and waited for; and all buckets once a step.
+            self.assertEqual(len(named(compute, "trainer::wait")), 3 * 4)
+            overlapped += sum(together(bucket, segment) for bucket in buckets for segment in segments)
+        return overlapped
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_processes(self):

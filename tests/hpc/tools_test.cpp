@@ -96,17 +96,19 @@ std::vector<Space> instances(int count) {
   return all;
 }
 
-// Both reductions, every algorithm, one call a step or one a tensor, micro-batches, evaluation, a restored state.
+// Both reductions, every algorithm, one bucket or one a tensor, overlap, micro-batches, evaluation, a restored state.
 void everything(std::vector<Space> const& spaces, Dataset const& train, Dataset const& test) {
   comm::Communicator communicator(spaces);
+  auto const names = comm::algorithm_names();
   for (auto const reduction : {Reduction::exact, Reduction::plain})
-    for (auto const& algorithm : comm::algorithm_names()) {
+    for (auto const& algorithm : names) {
       TrainerOptions options;
-      options.batch      = 40;
-      options.reduction  = reduction;
-      options.allreduce  = algorithm;
-      options.fuse       = reduction == Reduction::exact;
-      options.accumulate = 2;
+      options.batch        = 40;
+      options.reduction    = reduction;
+      options.allreduce    = algorithm;
+      options.bucket_bytes = reduction == Reduction::exact && &algorithm != &names[0] ? 0 : 1;
+      options.overlap      = &algorithm == &names[0];
+      options.accumulate   = 2;
       Trainer trainer(communicator, Network::chapter(), train, test, options);
       while (trainer.step() < 2 * trainer.steps_per_epoch()) trainer.advance();
       trainer.count_correct();
@@ -135,14 +137,18 @@ TEST_F(Names, AreTheProjectsAndNoFenceWaitsForAllDevices) {
 
 TEST_F(Names, NothingIsAllocatedInTheStepLoopAfterTheFirstStep) {
   comm::Communicator communicator(instances(3));
-  TrainerOptions options;
-  options.batch = 50;
-  Trainer trainer(communicator, Network::chapter(), data.train, data.test, options);
-  trainer.advance();
-  Listener const listener;
-  for (int i = 0; i < 4; ++i) trainer.advance();
-  EXPECT_EQ(listener().steps, 4);
-  EXPECT_THAT(listener().allocated_in_step, IsEmpty());
+  for (bool overlap : {false, true}) {
+    TrainerOptions options;
+    options.batch        = 50;
+    options.bucket_bytes = overlap ? 110000 : 0;
+    options.overlap      = overlap;
+    Trainer trainer(communicator, Network::chapter(), data.train, data.test, options);
+    trainer.advance();
+    Listener const listener;
+    for (int i = 0; i < 4; ++i) trainer.advance();
+    EXPECT_EQ(listener().steps, 4);
+    EXPECT_THAT(listener().allocated_in_step, IsEmpty());
+  }
 }
 
 TEST_F(Names, KernelsRunOnTheInstanceGiven) {

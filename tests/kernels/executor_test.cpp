@@ -286,6 +286,53 @@ TEST(Executor, TheNumberOfThreadsChangesNoBit) {
   EXPECT_EQ(hashes, std::vector<std::string>(4, hashes.at(0)));
 }
 
+// Backward in segments, wherever it is cut: after each segment the entries of its layers have the whole pass's bits,
+// and those of earlier layers are as they were.
+TEST(Executor, SegmentsGiveTheBitsOfTheWhole) {
+  if (!on_host) GTEST_SKIP() << "accelerators do the whole at once";
+  auto odd = Network::with_input({1, 13, 11});
+  odd.conv2d(3, 3).relu().average_pool2d(2).conv2d(5, 2).relu().dense(7).relu().dense(9).dense(10);
+  auto pools = Network::with_input({1, 12, 12});
+  pools.average_pool2d(2).conv2d(4, 3).average_pool2d(3).relu().dense(10);
+  std::vector<std::pair<Network, std::vector<std::vector<int>>>> const cases{
+      {Network::chapter(), {{0}, {6, 0}, {3, 0}, {8, 6, 3, 0}}},
+      {odd, {{7, 0}, {8, 7, 5, 3, 0}, {3, 0}}},
+      {pools, {{4, 0}, {4, 1, 0}}}};
+  Space const space;
+  for (auto const& [network, cuts] : cases) {
+    Problem const problem(network, 300, 0.1f);
+    std::int64_t const width = network.parameters + 1;
+    auto const order         = to_device(problem.order);
+    auto const parameters    = to_device(problem.parameters);
+    // Shards of 1, 2, 16 and 32 images: several in a block, and several blocks each; few units are shared by workers.
+    for (ShardPlan const& plan :
+         {ShardPlan{5, 1, 5}, ShardPlan{37, 2, 19}, ShardPlan{300, 16, 19}, ShardPlan{77, 32, 3}, ShardPlan{40, 64, 1}})
+      for (auto const& first_layers : cuts) {
+        Interval const run{plan.shards > 2 ? 1 : 0, plan.shards};
+        auto const expected = problem.rows(plan, run);
+        Executor executor(space, network, {first_layers, blocks_of(plan, run.size())});
+        Buffer<float> const rows("lockstep::test::rows", run.size() * width);
+        Kokkos::deep_copy(space, rows, -1.0f);
+        for (std::size_t s = 0; s < first_layers.size(); ++s) {
+          executor.gradients(space, problem.data, order, 0, plan, run, parameters, rows, int(s));
+          std::int64_t done = s + 1 < first_layers.size() ? network.parameters : 0;
+          for (std::size_t l = std::size_t(first_layers[s]); done > 0 && l < network.layers.size(); ++l)
+            if (network.layers[l].weight >= 0)
+              done = std::min(done, network.tensors[std::size_t(network.layers[l].weight)].offset);
+          auto const found = to_host(rows);
+          for (std::int64_t r = 0; r < run.size(); ++r) {
+            float const* const row = found.data() + r * width;
+            ASSERT_EQ(done, std::find_if(row, row + done, [](float value) { return value != -1.0f; }) - row)
+                << "shard of " << plan.shard_size << ", segment " << s;
+            ASSERT_EQ(0, std::memcmp(row + done, expected.data() + r * width + done,
+                                     std::size_t(width - done) * sizeof(float)))
+                << "shard of " << plan.shard_size << ", segment " << s << " of " << first_layers.size();
+          }
+        }
+      }
+  }
+}
+
 TEST(Executor, EmptyRunsAreLegal) {
   Problem const problem(Network::chapter(), 4);
   EXPECT_TRUE(problem.rows(ShardPlan::for_batch(4), {2, 2}).empty());
@@ -344,6 +391,16 @@ TEST(Executor, RefusesWhatDoesNotFit) {
   EXPECT_THROW(executor.gradients(space, problem.data, order, 1, {20, 8, 3}, {0, 2}, parameters, rows), Error);
   EXPECT_THROW(executor.gradients(space, problem.data, order, 0, {20, 8, 3}, {2, 4}, parameters, rows), Error);
   EXPECT_THROW(executor.logits(space, problem.data, {0, 21}, parameters, rows), Error);
+  if (!on_host) return;
+  // Segments: none there, between layers that are joined, rising, not to the first layer, and more blocks than kept.
+  EXPECT_THROW(executor.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0), Error);
+  for (std::vector<int> const& wrong : {std::vector<int>{1, 0}, {3, 6, 0}, {6, 3}, {6, 6, 0}})
+    EXPECT_THROW(Executor(space, problem.network, {wrong, 1}), Error);
+  Executor small(space, problem.network, {{6, 0}, 1});
+  EXPECT_NO_THROW(small.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0));
+  EXPECT_THROW(small.gradients(space, problem.data, order, 0, {20, 2, 10}, {0, 10}, parameters,
+                               Buffer<float>("lockstep::test::rows", 10 * 129069), 0),
+               Error);
 }
 
 // What an accelerator's thread computes for one image has the bits of a lane of a host's vector, however many share a
@@ -360,7 +417,7 @@ TEST(Executor, AScalarPackAndSharesGiveTheSameBits) {
     for (int lane = 0; lane < lanes; ++lane) job.indices[lane] = lane;
     job.count = lanes - 1;
     job.rows  = GradientRows{rows.data(), width, group, lanes / group, false};
-    job.work  = work.data();
+    job.work = job.scratch = work.data();
     for (int phase = 0; phase < block.phases(); ++phase)
       for (int part = parts; part-- > 0;) {
         job.conv_work = part_work[part].data();

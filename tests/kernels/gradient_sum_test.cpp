@@ -178,6 +178,37 @@ TEST(GradientSum, PlainSumsInRowOrderAndDivides) {
   }
 }
 
+// Of some tensors: their entries are those of the whole, and no other is touched.
+TEST(GradientSum, ARangeOfTensorsIsAPartOfTheWhole) {
+  GradientSum const sum(Space(), layout);
+  auto const rows    = random_rows(6, 8);
+  auto const codes   = exponents_of(sum, rows);
+  auto const whole   = integers_of(sum, rows, codes, 6);
+  auto const device  = to_device(flat(rows));
+  auto const compare = [](auto const& found, auto const& all, std::int64_t begin, std::int64_t end, auto untouched) {
+    for (std::int64_t i = 0; i < std::int64_t(found.size()); ++i)
+      ASSERT_EQ(found[i], i >= begin && i < end ? all[i] : untouched) << i;
+  };
+  Buffer<float> const plain("lockstep::test::plain", layout.count());
+  sum.plain(Space(), device, 6, plain);
+  for (TensorRange const range : {TensorRange{0, 1}, {1, 3}, {2, 4}, {0, 4}, {3, 99}}) {
+    int const last           = std::min(range.end, layout.tensors());
+    std::int64_t const begin = layout.offsets[range.begin], end = layout.offsets[last];
+    Buffer<std::int64_t> const some_codes("lockstep::test::codes", layout.tensors());
+    Buffer<std::int64_t> const integers("lockstep::test::integers", layout.count());
+    Buffer<float> const floats("lockstep::test::floats", layout.count());
+    Kokkos::deep_copy(some_codes, std::int64_t(77));
+    Kokkos::deep_copy(integers, std::int64_t(77));
+    Kokkos::deep_copy(floats, 77.0f);
+    sum.exponents(Space(), device, 6, some_codes, range);
+    sum.fixed_point(Space(), device, 6, to_device(codes), 6, integers, range);
+    sum.plain(Space(), device, 6, floats, range);
+    compare(to_host(some_codes), codes, range.begin, last, std::int64_t(77));
+    compare(to_host(integers), whole, begin, end, std::int64_t(77));
+    compare(to_host(floats), to_host(plain), begin, end, 77.0f);
+  }
+}
+
 TEST(Fingerprint, SeesEveryBitAndEveryPlace) {
   auto values          = random_rows(1, 6)[0];
   auto const prints_of = [&] {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The promise of exact mode as a table: devices x algorithms x transports x placements give one SHA-256 of the
-// chapter's network. Processes and threads are what the launcher started this with.
+// The promise of exact mode as a table: devices x algorithms x transports x placements, bucket layouts and overlap
+// in turn, give one SHA-256 of the chapter's network. Processes and threads are what the launcher started this with.
 #include <gtest/gtest.h>
+
+#include <iterator>
 
 #include "miniapp/data/dataset.hpp"
 #include "miniapp/trainer.hpp"
@@ -28,11 +30,21 @@ TrainTest const& data() {
   return data;
 }
 
-Bits train(comm::Communicator& communicator, std::string const& algorithm) {
+// One bucket, one a tensor, several tensors in some; the last two also while backward goes on.
+struct Layout {
+  std::int64_t bucket_bytes;
+  bool overlap;
+};
+constexpr Layout layouts[] = {{0, false}, {1, true}, {110000, false}, {110000, true}, {1, false}};
+
+Bits train(comm::Communicator& communicator, std::string const& algorithm, Layout const& layout) {
   TrainerOptions options;
-  options.batch     = 40;
-  options.allreduce = algorithm;
+  options.batch        = 40;
+  options.allreduce    = algorithm;
+  options.bucket_bytes = layout.bucket_bytes;
+  options.overlap      = layout.overlap;
   Trainer trainer(communicator, Network::chapter(), data().train, data().test, options);
+  EXPECT_EQ(trainer.overlaps(), layout.overlap) << trainer.overlap_notice();
   Bits bits;
   for (int step = 0; step < steps; ++step) bits.losses.push_back(trainer.advance().loss);
   bits.sha256  = trainer.parameters_sha256();
@@ -47,13 +59,14 @@ Bits const& alone() {
     comm::CommunicatorOptions options;
     options.alone = true;
     comm::Communicator communicator(std::vector<Space>(1), options);
-    return train(communicator, "ring");
+    return train(communicator, "ring", layouts[0]);
   }();
   return bits;
 }
 
 TEST(Bits, AreThoseOfOneDeviceOnEveryWorld) {
   int const processes = test_runtime().processes();
+  std::size_t turn    = std::size_t(processes);
   std::vector<comm::Transport> transports{comm::Transport::automatic};
   if (processes > 1) transports.push_back(comm::Transport::messages);
   for (auto const transport : transports)
@@ -61,9 +74,12 @@ TEST(Bits, AreThoseOfOneDeviceOnEveryWorld) {
       comm::CommunicatorOptions options;
       options.transport = transport;
       comm::Communicator communicator(std::vector<Space>(std::size_t(local)), options);
-      for (auto const& algorithm : communicator.algorithms())
-        EXPECT_TRUE(train(communicator, algorithm) == alone())
-            << algorithm << " over " << communicator.transport() << ", " << processes << " x " << local;
+      for (auto const& algorithm : communicator.algorithms()) {
+        Layout const& layout = layouts[turn++ % std::size(layouts)];
+        EXPECT_TRUE(train(communicator, algorithm, layout) == alone())
+            << algorithm << " over " << communicator.transport() << ", " << processes << " x " << local
+            << ", buckets of " << layout.bucket_bytes << " bytes, overlap " << layout.overlap;
+      }
     }
 }
 

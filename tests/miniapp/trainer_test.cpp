@@ -83,13 +83,91 @@ TEST(Trainer, ExactModeGivesTheSameBitsForEveryDeviceCountAndAlgorithm) {
 
 TEST(Trainer, ExactModeDoesNotDependOnFusionOrMicroBatches) {
   std::string const expected = train(1, options_with(64), 4).sha256;
-  for (bool fuse : {true, false})
+  for (std::int64_t bytes : {0, 1})
     for (std::int64_t accumulate : {1, 2, 3, 7, 64}) {
-      auto options       = options_with(64);
-      options.fuse       = fuse;
-      options.accumulate = accumulate;
-      EXPECT_EQ(train(3, options, 4).sha256, expected) << fuse << ' ' << accumulate;
+      auto options         = options_with(64);
+      options.bucket_bytes = bytes;
+      options.accumulate   = accumulate;
+      EXPECT_EQ(train(3, options, 4).sha256, expected) << bytes << ' ' << accumulate;
     }
+}
+
+// Buckets of whole tensors, from the last; the small network's tensors have 27, 3, 60, 5, 160, 8, 80 and 10 values.
+TEST(Buckets, AreFilledFromTheLastLayerWithWholeTensors) {
+  Network const network = small_network();
+  auto const texts      = [&](std::int64_t bytes) {
+    std::vector<std::string> all;
+    for (Bucket const& bucket : make_buckets(network, bytes))
+      all.push_back(describe(bucket, network) + " @" + std::to_string(bucket.first_layer));
+    return all;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(texts(0), ElementsAre("W1 to b4, loss @0"));
+  EXPECT_THAT(texts(1), ElementsAre("b4, loss @7", "W4 @7", "b3 @5", "W3 @5", "b2 @3", "W2 @3", "b1 @0", "W1 @0"));
+  EXPECT_THAT(texts(4 * 90), ElementsAre("W4 to b4, loss @7", "b3 @5", "W3 @5", "b1 to b2 @0", "W1 @0"));
+  EXPECT_THAT(texts(4 * 89), ElementsAre("b4, loss @7", "b3 to W4 @5", "W3 @5", "b1 to b2 @0", "W1 @0"));
+  EXPECT_THAT(texts(1 << 30), ElementsAre("W1 to b4, loss @0"));
+  for (std::int64_t bytes : {0, 1, 100, 360, 700, 1 << 20}) {
+    std::int64_t end = network.parameters + 1;
+    int tensor       = int(network.tensors.size()) + 1;
+    for (Bucket const& bucket : make_buckets(network, bytes)) {
+      EXPECT_EQ(bucket.elements.end, end);
+      EXPECT_EQ(bucket.tensors.end, tensor);
+      end    = bucket.elements.begin;
+      tensor = bucket.tensors.begin;
+    }
+    EXPECT_EQ(end, 0) << bytes;
+    EXPECT_EQ(tensor, 0) << bytes;
+  }
+}
+
+TEST(Trainer, NoBucketLayoutAndNoOverlapChangesABit) {
+  std::string const expected = train(1, options_with(64), 5).sha256;
+  for (int devices : {1, 2, 3, 8})
+    for (std::int64_t bytes : {0, 1, 360})
+      for (std::int64_t accumulate : {1, 3}) {
+        std::string in_float;
+        for (bool overlap : {false, true}) {
+          auto options         = options_with(64, Reduction::exact, devices % 2 ? "ring" : "fused");
+          options.bucket_bytes = bytes;
+          options.overlap      = overlap;
+          options.accumulate   = accumulate;
+          EXPECT_EQ(train(devices, options, 5).sha256, expected) << devices << ' ' << bytes << ' ' << overlap;
+          // Sums of floats depend on where a vector is cut, but not on when it is summed.
+          options.reduction = Reduction::plain;
+          auto const plain  = train(devices, options, 5).sha256;
+          EXPECT_EQ(plain, overlap ? in_float : plain) << devices << ' ' << bytes;
+          in_float = plain;
+        }
+      }
+}
+
+TEST(Trainer, SaysWhatOfTheCommunicationWasHidden) {
+  comm::Communicator communicator(std::vector<Space>(3));
+  for (bool overlap : {false, true}) {
+    auto options         = options_with(64);
+    options.bucket_bytes = 1;
+    options.overlap      = overlap;
+    Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options);
+    EXPECT_EQ(trainer.overlaps(), overlap);
+    EXPECT_EQ(trainer.overlap_notice(), "");
+    double hidden = 0;
+    // On a busy machine the thread may get its turn only when the step waits for it.
+    for (int step = 0; step < 50 || (overlap && hidden == 0 && step < 5000); ++step) {
+      double const before     = communicator.seconds();
+      StepResult const result = trainer.advance();
+      EXPECT_NEAR(result.communication, communicator.seconds() - before, 1e-9);
+      EXPECT_GE(result.hidden(), 0);
+      EXPECT_GE(result.exposed, 0);
+      hidden += result.hidden();
+    }
+    EXPECT_EQ(hidden > 0, overlap);
+  }
+  auto options    = options_with(64);
+  options.overlap = true;
+  Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options);
+  EXPECT_FALSE(trainer.overlaps());
+  EXPECT_THAT(trainer.overlap_notice(), testing::HasSubstr("smaller buckets"));
 }
 
 TEST(Trainer, FloatModeStaysNearOneDevice) {
@@ -147,9 +225,13 @@ TEST(Trainer, AShortLastBatchIsAMeanOverItsOwnImages) {
 }
 
 TEST(Trainer, NamesStepAndTensorWhenAGradientIsNotFinite) {
-  for (Reduction reduction : {Reduction::exact, Reduction::plain}) {
+  for (auto const& [reduction, overlap] : {std::pair(Reduction::exact, false), std::pair(Reduction::plain, false),
+                                           std::pair(Reduction::exact, true), std::pair(Reduction::plain, true)}) {
     comm::Communicator communicator(std::vector<Space>(3));
-    Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options_with(64, reduction));
+    auto options         = options_with(64, reduction);
+    options.overlap      = overlap;
+    options.bucket_bytes = overlap ? 1 : 0;
+    Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options);
     trainer.advance();
     auto parameters = trainer.parameters();
     parameters.back() =

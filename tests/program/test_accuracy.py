@@ -17,10 +17,16 @@ def setUpModule():
 
 class Recipe(unittest.TestCase):
     def test_five_seeds(self):
-        train = lambda seed: record("train", "--data", "fashion-mnist", "--seed", seed, "--log-steps", "--threads", 1,
-                                    timeout=900)["result"]
+        train = lambda seed, *options: record("train", "--data", "fashion-mnist", "--seed", seed, "--log-steps", "--threads", 1, *options,
+                                              timeout=900)["result"]
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            five = pool.submit(train, 1, "--devices", 5, "--bucket-bytes", 110000, "--overlap", "on")
             results = list(pool.map(train, range(1, 6)))
+        # Ten epochs on five devices are those of one, bit by bit.
+        for key in ("parameters_sha256", "step_losses"):
+            self.assertEqual(five.result()[key], results[0][key])
+        for one, many in zip(results[0]["epochs"], five.result()["epochs"], strict=True):
+            self.assertEqual((one["test_correct"], one["train_loss"]), (many["test_correct"], many["train_loss"]))
         for seed, result in enumerate(results, 1):
             with self.subTest(seed=seed):
                 self.assertEqual(len(result["step_losses"]), 10 * 235)

@@ -141,6 +141,11 @@ class LostRank(unittest.TestCase):
     def test_killed_while_training(self):
         self.lose(signal.SIGKILL, "train loss", "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000")
 
+    def test_lost_while_buckets_overlap(self):
+        for how in (signal.SIGSTOP, signal.SIGKILL):
+            self.lose(how, "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000",
+                      "--overlap", "on", "--bucket-bytes", "1")
+
 
 def descendants(pid, name):
     """The processes of program `name` that pid started, itself or through helpers."""

@@ -4,10 +4,11 @@ import gzip
 import os
 import shutil
 import struct
+import subprocess
 import tempfile
 import unittest
 
-from program import MPIEXEC, run
+from program import LOCKSTEP, MPIEXEC, run
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -46,9 +47,20 @@ class Options(Refused):
         for option, value in (("--devices", 0), ("--devices", -1), ("--batch", 0), ("--epochs", -1), ("--steps", -5), ("--seed", -1),
                               ("--lr", "nan"), ("--lr", -0.1), ("--timeout", 0), ("--threads", -2), ("--accumulate", 0),
                               ("--allreduce", "rings"), ("--reduction", "double"), ("--fuse", "maybe"),
+                              ("--bucket-bytes", -1), ("--overlap", "yes"),
                               ("--batch", 99999999999999999999)):
             with self.subTest(option=option, value=value):
                 self.refuse(["train", "--data", "synthetic", option, value], option.lstrip("-"))
+
+    def test_two_bucket_layouts(self):
+        self.refuse(["train", "--data", "synthetic", "--fuse", "off", "--bucket-bytes", 4096], "--fuse off", "--bucket-bytes 4096")
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_ranks_with_other_buckets(self):
+        script = 'exec "$0" train --data synthetic --train-images 300 --test-images 10 --bucket-bytes $((1 + ${OMPI_COMM_WORLD_RANK:-$PMI_RANK}))'
+        done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, LOCKSTEP], capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("options and data sets differs between ranks: rank 1 has", done.stderr)
 
     def test_more_images_than_there_are(self):
         self.refuse(["train", "--data", "synthetic", "--train-images", 60001], "60001", "60000")

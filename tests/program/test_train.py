@@ -34,8 +34,11 @@ class Placements(unittest.TestCase):
         for threads in (1, 2, 3):
             self.check("--threads", threads)
 
-    def test_unfused_and_micro_batches(self):
+    def test_buckets_and_micro_batches(self):
         self.check("--devices", 3, "--fuse", "off")
+        for overlap in ("off", "on"):
+            self.check("--devices", 3, "--bucket-bytes", 110000, "--overlap", overlap)
+            self.check("--devices", 2, "--bucket-bytes", 1, "--overlap", overlap, "--accumulate", 5)
         self.check("--devices", 2, "--accumulate", 5)
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
@@ -44,6 +47,51 @@ class Placements(unittest.TestCase):
             for algorithm in ("naive", "tree", "ring"):
                 with self.subTest(ranks=ranks, devices=devices, algorithm=algorithm):
                     self.check("--devices", devices, "--allreduce", algorithm, ranks=ranks)
+
+
+class Overlap(unittest.TestCase):
+    def test_what_is_measured_and_printed(self):
+        options = SMALL + ["--devices", 2, "--bucket-bytes", 110000]
+        for overlap in ("off", "on"):
+            done = run(*options, "--overlap", overlap)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertRegex(done.stdout, r"(?m)^buckets : b3 to b4, loss \(\d+ bytes\); ")
+            self.assertNotIn("NOTE: overlap", done.stdout)
+            found = re.search(r"(?m)^communication : ([\d.]+) s, of which ([\d.]+) s hidden behind compute and ([\d.]+) s exposed$", done.stdout)
+            seconds, hidden, exposed = map(float, found.groups())
+            self.assertAlmostEqual(seconds, hidden + exposed, delta=0.0021)
+            result = record(*options, "--overlap", overlap)
+            self.assertEqual(result["parameters"]["overlap"], overlap == "on")
+            self.assertEqual([bucket["tensors"] for bucket in result["parameters"]["buckets"]],
+                             ["b3 to b4, loss", "W3", "W1 to b2"])
+            self.assertEqual(sum(bucket["bytes"] for bucket in result["parameters"]["buckets"]), 4 * 129069)
+            whole = result["result"]["communication"]
+            if overlap == "off":
+                self.assertEqual(whole["hidden_seconds"], 0)
+            # On a busy machine the thread may get its turn only when the step waits for it.
+            elif whole["hidden_seconds"] == 0:
+                again = (record(*options, "--overlap", "on")["result"]["communication"]["hidden_seconds"] for _ in range(10))
+                self.assertTrue(any(hidden > 0 for hidden in again))
+            for key, value in whole.items():
+                self.assertAlmostEqual(value, sum(epoch["communication"][key] for epoch in result["result"]["epochs"]))
+            for epoch in result["result"]["epochs"]:
+                self.assertLessEqual(epoch["communication"]["exposed_seconds"], epoch["seconds"] * 1.001)
+
+    def test_needs_buckets(self):
+        done = run(*SMALL, "--devices", 2, "--overlap", "on")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("NOTE: overlap is off: the first bucket is complete only when backward ends", done.stdout)
+
+    @unittest.skipUnless("LOCKSTEP_MPI_FUNNELED" in os.environ, "built without MPI, or with sanitizers")
+    def test_needs_an_mpi_that_takes_calls_from_threads(self):
+        options = SMALL + ["--bucket-bytes", 110000, "--overlap", "on"]
+        funneled = record(*options, ranks=2, environment={"LD_PRELOAD": os.environ["LOCKSTEP_MPI_FUNNELED"]})
+        serialized = record(*options, ranks=2)
+        self.assertFalse(funneled["parameters"]["overlap"])
+        self.assertTrue(serialized["parameters"]["overlap"])
+        self.assertEqual(essence(funneled["result"]), essence(serialized["result"]))
+        done = run(*options, ranks=2, environment={"LD_PRELOAD": os.environ["LOCKSTEP_MPI_FUNNELED"]})
+        self.assertEqual(done.stdout.count("NOTE: overlap is off: MPI takes calls from the main thread only"), 1)
 
 
 class Sizes(unittest.TestCase):
