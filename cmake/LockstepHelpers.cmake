@@ -38,6 +38,8 @@ function(lockstep_compile_options target)
   if(LOCKSTEP_ENABLE_CUDA)  # the same of device code, through Kokkos' nvcc_wrapper
     target_compile_options(${target} PRIVATE --fmad=false
       $<$<BOOL:${LOCKSTEP_ENABLE_WERROR}>:SHELL:-Xcudafe --promote_warnings>)
+    # Kokkos names the driver's library, of which it may use nothing; programs start without it.
+    target_link_options(${target} PRIVATE LINKER:--as-needed)
   endif()
   if(LOCKSTEP_ENABLE_SANITIZERS)
     target_compile_options(${target} PRIVATE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
