@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -11,7 +12,10 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t chunk = 1024;  // elements of one tensor that a team takes; stays in the first-level cache
+// Elements of one tensor that a team takes: their sums stay in the cache, and rows are read in runs that are worth
+// prefetching, several rows at a time.
+constexpr std::int64_t chunk = 4096;
+constexpr int rows_at_once   = 8;
 
 using Policy = Kokkos::TeamPolicy<Space>;
 using Team   = Policy::member_type;
@@ -24,12 +28,14 @@ KOKKOS_FORCEINLINE_FUNCTION double power_of_two(std::int64_t n) {
   return value;
 }
 
-// value * scale, exact and at most 2^50, rounded to the nearest integer.
-KOKKOS_FORCEINLINE_FUNCTION std::int64_t rounded(float value, double scale) {
+// Of x = value * scale, exact and at most 2^50 in magnitude, rounded to the nearest integer: x + zero_bits, modulo
+// 2^64.
+constexpr std::uint64_t zero_bits = 0x4338000000000000;  // the bits of 1.5 * 2^52, where doubles are the integers
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t rounded_bits(float value, double scale) {
   double const sum = double(value) * scale + 6755399441055744.0;  // 1.5 * 2^52
-  std::int64_t bits;
+  std::uint64_t bits;
   std::memcpy(&bits, &sum, 8);
-  return bits - 0x4338000000000000;  // of 1.5 * 2^52
+  return bits;
 }
 
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t magnitude_bits(float value) {
@@ -51,6 +57,37 @@ KOKKOS_FORCEINLINE_FUNCTION std::int64_t exponent_code(std::uint32_t magnitude) 
 
 KOKKOS_FORCEINLINE_FUNCTION bool has_values(std::int64_t exponent) {
   return exponent > exponent_zero && exponent < exponent_not_finite;
+}
+
+// body(first row, a sequence of the numbers from 0 of those that follow) for all rows. Folds over the sequence are
+// unrolled before loops over elements are vectorised.
+template <class Body>
+KOKKOS_FORCEINLINE_FUNCTION void for_each_group_of_rows(std::int64_t row_count, Body const& body) {
+  std::int64_t row = 0;
+  for (; row + rows_at_once <= row_count; row += rows_at_once)
+    body(row, std::make_integer_sequence<int, rows_at_once>());
+  for (; row < row_count; ++row) body(row, std::make_integer_sequence<int, 1>());
+}
+
+template <int... r>
+KOKKOS_FORCEINLINE_FUNCTION std::uint32_t largest_magnitude(float const* value, std::int64_t stride,
+                                                            std::uint32_t largest, std::integer_sequence<int, r...>) {
+  auto const add = [&largest](std::uint32_t bits) { largest = bits > largest ? bits : largest; };
+  (add(magnitude_bits(value[r * stride])), ...);
+  return largest;
+}
+
+template <int... r>
+KOKKOS_FORCEINLINE_FUNCTION std::uint64_t sum_of_rounded(float const* value, std::int64_t stride, double scale,
+                                                         std::integer_sequence<int, r...>) {
+  return (rounded_bits(value[r * stride], scale) + ...);
+}
+
+template <int... r>
+KOKKOS_FORCEINLINE_FUNCTION float sum_in_order(float sum, float const* value, std::int64_t stride,
+                                               std::integer_sequence<int, r...>) {
+  ((sum += value[r * stride]), ...);
+  return sum;
 }
 
 int fixed_point_bits(std::int64_t total_rows) {
@@ -99,21 +136,15 @@ void GradientSum::exponents(Space const& space, Buffer<const float> const& rows,
         std::int64_t const* entry = &chunks(3 * team.league_rank());
         std::int64_t const begin = entry[0], end = entry[1];
         std::uint32_t largest = 0;
-        Kokkos::parallel_reduce(
-            Kokkos::TeamThreadRange(team, int(row_count)),
-            [&](int row, std::uint32_t& outer) {
-              float const* values = rows.data() + row * count;
-              std::uint32_t inner = 0;
-              Kokkos::parallel_reduce(
-                  Kokkos::ThreadVectorRange(team, int(end - begin)),
-                  [&](int i, std::uint32_t& m) {
-                    std::uint32_t const bits = magnitude_bits(values[begin + i]);
-                    m                        = bits > m ? bits : m;
-                  },
-                  Kokkos::Max<std::uint32_t>(inner));
-              outer = inner > outer ? inner : outer;
-            },
-            Kokkos::Max<std::uint32_t>(largest));
+        for_each_group_of_rows(row_count, [&](std::int64_t row, auto group) {
+          float const* const values = rows.data() + row * count;
+          std::uint32_t most        = 0;
+          Kokkos::parallel_reduce(
+              Kokkos::TeamVectorRange(team, begin, end),
+              [=](std::int64_t i, std::uint32_t& m) { m = largest_magnitude(values + i, count, m, group); },
+              Kokkos::Max<std::uint32_t>(most));
+          largest = most > largest ? most : largest;
+        });
         Kokkos::single(Kokkos::PerTeam(team),
                        [&]() { Kokkos::atomic_fetch_max(&exponents(entry[2]), exponent_code(largest)); });
       });
@@ -137,22 +168,15 @@ void GradientSum::fixed_point(Space const& space, Buffer<const float> const& row
         double const scale = empty ? 0.0 : power_of_two(bits - exponent);
         // An element stays with one thread in all of these loops, so that they need no barrier. Captured by value: a
         // reference to an integer could alias what is written, and the loops would not be vectorised.
-        std::int64_t* const to = out.data();
-        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] = 0; });
+        auto* const to            = reinterpret_cast<std::uint64_t*>(out.data());
+        std::uint64_t const start = empty ? 0 : 0 - std::uint64_t(row_count) * zero_bits;
+        Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] = start; });
         if (empty) return;
-        std::int64_t row = 0;
-        for (; row + 4 <= row_count; row += 4) {
-          float const* const values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) {
-            to[i] += (rounded(values[i], scale) + rounded(values[i + count], scale)) +
-                     (rounded(values[i + 2 * count], scale) + rounded(values[i + 3 * count], scale));
-          });
-        }
-        for (; row < row_count; ++row) {
+        for_each_group_of_rows(row_count, [&](std::int64_t row, auto group) {
           float const* const values = rows.data() + row * count;
           Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end),
-                               [=](std::int64_t i) { to[i] += rounded(values[i], scale); });
-        }
+                               [=](std::int64_t i) { to[i] += sum_of_rounded(values + i, count, scale, group); });
+        });
       });
 }
 
@@ -188,17 +212,11 @@ void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std
         std::int64_t const begin = entry[0], end = entry[1];
         float* const to = out.data();
         Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] = 0.0f; });
-        std::int64_t row = 0;
-        for (; row + 4 <= row_count; row += 4) {
+        for_each_group_of_rows(row_count, [&](std::int64_t row, auto group) {
           float const* const values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) {
-            to[i] = (((to[i] + values[i]) + values[i + count]) + values[i + 2 * count]) + values[i + 3 * count];
-          });
-        }
-        for (; row < row_count; ++row) {
-          float const* const values = rows.data() + row * count;
-          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end), [=](std::int64_t i) { to[i] += values[i]; });
-        }
+          Kokkos::parallel_for(Kokkos::TeamVectorRange(team, begin, end),
+                               [=](std::int64_t i) { to[i] = sum_in_order(to[i], values + i, count, group); });
+        });
       });
 }
 
