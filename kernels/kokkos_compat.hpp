@@ -4,6 +4,7 @@
 #include <Kokkos_Core.hpp>
 #include <atomic>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #define LOCKSTEP_KOKKOS_AT_LEAST(major, minor, patch) (KOKKOS_VERSION >= (major)*10000 + (minor)*100 + (patch))
@@ -139,6 +140,18 @@ ExecutionSpace distinct_instance() {
 #else
   return ExecutionSpace();
 #endif
+}
+
+// Calls a function of Kokkos Kernels, on this instance where it takes one.
+// FIXME(Kokkos Kernels >= 4.0): becomes function(space, arguments...).
+template <class ExecutionSpace, class Function, class... Arguments>
+void call_on(ExecutionSpace const& space, Function const& function, Arguments const&... arguments) {
+  if constexpr (std::is_invocable_v<Function, ExecutionSpace const&, Arguments const&...>) {
+    function(space, arguments...);
+  } else {
+    (void)space;
+    function(arguments...);
+  }
 }
 
 }  // namespace lockstep

@@ -18,6 +18,10 @@ struct DeviceDataset {
   std::int64_t count = 0;
 };
 
+// What computes convolutions and dense layers: this project's kernels, or Kokkos Kernels' matrix products over im2col
+// (on host back ends only).
+enum class Conv { direct, gemm };
+
 // Backward in segments, so that the last layers' gradients are complete while the first layers' are still to come.
 struct Segments {
   // By segment, the first of the network's layers that it goes back through; falling. Of the last segment: 0.
@@ -38,8 +42,8 @@ inline std::int64_t blocks_of(ShardPlan const& plan, std::int64_t shards) {
 class Executor {
  public:
   // Segments take memory for the activations and one gradient of an activation of each of their blocks. On accelerators
-  // there are none: Error (usage).
-  Executor(Space const& space, Network const& network, Segments const& segments = {});
+  // and by gemm there are none: Error (usage).
+  Executor(Space const& space, Network const& network, Conv conv = Conv::direct, Segments const& segments = {});
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;

@@ -13,7 +13,6 @@
 #include "kernels/kokkos_compat.hpp"
 #include "kernels/random.hpp"
 #include "kernels/sgd.hpp"
-#include "miniapp/executor.hpp"
 #include "miniapp/sha256.hpp"
 #include "miniapp/shards.hpp"
 
@@ -71,8 +70,8 @@ std::string describe(TrainerOptions const& options, Network const& network, Data
   std::ostringstream text;
   text << options.batch << ' ' << std::hexfloat << options.learning_rate << ' ' << options.seed << ' '
        << int(options.reduction) << ' ' << options.allreduce << ' ' << options.bucket_bytes << ' ' << options.overlap
-       << ' ' << options.accumulate << ' ' << train.count << ' ' << train.sha256 << ' ' << test.count << ' '
-       << test.sha256;
+       << ' ' << options.accumulate << ' ' << int(options.conv) << ' ' << train.count << ' ' << train.sha256 << ' '
+       << test.count << ' ' << test.sha256;
   for (auto const& tensor : network.tensors) text << ' ' << tensor.name << ' ' << tensor.count;
   return text.str();
 }
@@ -180,7 +179,7 @@ struct Trainer::Impl {
     std::int64_t const rows = most_shards(communicator.rank(local)), row = row_layout.count();
     int const tensors = row_layout.tensors();
     devices.push_back({space,
-                       Executor(space, network, segments_of(communicator.rank(local))),
+                       Executor(space, network, options.conv, segments_of(communicator.rank(local))),
                        share ? devices[0].train : upload(space, train),
                        share ? devices[0].test : upload(space, test),
                        share && !options.hook ? devices[0].order : allocate<std::int32_t>(space, "order", images),

@@ -10,6 +10,7 @@
 #include "kernels/types.hpp"
 #include "miniapp/buckets.hpp"
 #include "miniapp/data/dataset.hpp"
+#include "miniapp/executor.hpp"
 #include "miniapp/network.hpp"
 #include "miniapp/step_hook.hpp"
 
@@ -32,7 +33,8 @@ struct TrainerOptions {
   // minibatch, see Segments.
   bool overlap            = false;
   std::int64_t accumulate = 1;  // micro-batches a step
-  StepHook hook;                // for the verifier; empty otherwise
+  Conv conv               = Conv::direct;
+  StepHook hook;  // for the verifier; empty otherwise
 };
 
 struct StepResult {

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "miniapp/executor.hpp"
 #include "verify/cases.hpp"
 #include "verify/reference.hpp"
 #include "verify/transfer.hpp"
@@ -30,7 +29,8 @@ Dataset clear_noise(Network const& network, Values const& parameters, std::int64
   return result;
 }
 
-GradientRun run_kernels(Context const& context, Network const& network, Dataset const& data, Values const& parameters) {
+GradientRun run_kernels(Context const& context, Network const& network, Dataset const& data, Values const& parameters,
+                        Conv conv) {
   Space const space = context.runtime().instances(1).front();
   DeviceDataset const dataset{to_device(space, data.images), to_device(space, data.labels), data.count};
   std::vector<std::int32_t> order(std::size_t(data.count));
@@ -42,7 +42,7 @@ GradientRun run_kernels(Context const& context, Network const& network, Dataset 
   run.plan               = ShardPlan::for_batch(data.count);
   std::int64_t const row = network.parameters + 1;
   Buffer<float> rows     = new_buffer<float>(space, run.plan.shards * row);
-  Executor executor(space, network);
+  Executor executor(space, network, conv);
   executor.gradients(space, dataset, device_order, 0, run.plan, {0, run.plan.shards}, device_parameters, rows);
   std::vector<float> flat = to_host(space, rows);
   if (context.plant().in_kernels) context.plant().in_kernels(network, flat);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "miniapp/data/dataset.hpp"
+#include "miniapp/executor.hpp"
 #include "miniapp/network.hpp"
 #include "miniapp/shards.hpp"
 #include "verify/check.hpp"
@@ -25,7 +26,8 @@ struct GradientRun {
   Values logits;  // [image][class]
   std::int64_t correct = 0;
 };
-GradientRun run_kernels(Context const& context, Network const& network, Dataset const& data, Values const& parameters);
+GradientRun run_kernels(Context const& context, Network const& network, Dataset const& data, Values const& parameters,
+                        Conv conv = Conv::direct);
 GradientRun run_reference(Network const& network, Dataset const& data, Values const& parameters);
 
 }  // namespace lockstep::verify

@@ -11,12 +11,14 @@ namespace po = boost::program_options;
 
 ExitCode run(Arguments const& all) {
   std::int64_t threads, samples;
-  std::string json;
+  std::string conv, json;
   bool force = false;
   po::options_description options("Options");
   auto add = options.add_options();
   add("threads", po::value(&threads)->default_value(0), "threads (0: as for train)");
   add("samples", po::value(&samples)->default_value(21), "timings of each kernel, of which the median is shown");
+  add("conv", po::value(&conv)->default_value("both"),
+      "direct: this project's kernels; gemm: Kokkos Kernels' matrix products; both: one beside the other");
   add("json", po::value(&json), "write a record to this file (-: standard output)");
   add("force", po::bool_switch(&force), "replace an existing record");
   po::variables_map values;
@@ -25,11 +27,12 @@ ExitCode run(Arguments const& all) {
   LOCKSTEP_THROW_IF(!kernels, ExitCode::usage, "bench: nothing to time given; expected 'lockstep bench kernels'");
   in_range("--threads", threads, 0, 4096);
   in_range("--samples", samples, 1, 10000);
+  auto const convs = convs_of(conv);
   check_json_target(json, force);
   return with_runtime(int(threads), [&](Runtime const& runtime) {
     if (!runtime.is_root()) return ExitCode::success;
     auto record      = new_record("bench", runtime);
-    record["result"] = kernel_table(Space(), int(samples), json == "-" ? std::cerr : std::cout);
+    record["result"] = kernel_table(Space(), int(samples), convs, json == "-" ? std::cerr : std::cout);
     write_json(json, record, force);
     return ExitCode::success;
   });
@@ -37,6 +40,6 @@ ExitCode run(Arguments const& all) {
 
 }  // namespace
 
-Command const bench_command{"bench", "time each kernel alone: lockstep bench kernels", run};
+Command const bench_command{"bench", "time each kernel alone", run, "kernels"};
 
 }  // namespace lockstep

@@ -59,7 +59,7 @@ ExitCode report(Settings const& settings, Runtime const& runtime) {
       {"transport", transport.value}, {"data", data.value}, {"kokkos_configuration", kokkos_configuration()}};
   if (settings.roofline) {
     out << std::endl;
-    record["result"].update(kernel_table(Space(), 21, out));
+    record["result"].update(kernel_table(Space(), 21, convs_of("both"), out));
   }
   write_json(settings.json, record, settings.force);
   return ExitCode::success;

@@ -3,11 +3,24 @@
 
 #include <cstdio>
 
+#include "kernels/error.hpp"
+#include "kernels/pack.hpp"
+
 namespace lockstep {
 
-nlohmann::ordered_json kernel_table(Space const& space, int samples, std::ostream& out) {
+std::vector<Conv> convs_of(std::string const& option) {
+  LOCKSTEP_THROW_IF(option != "direct" && option != "gemm" && option != "both", ExitCode::usage,
+                    "--conv " + option + "; expected direct, gemm or both");
+  std::vector<Conv> convs;
+  if (option != "gemm") convs.push_back(Conv::direct);
+  if (option == "gemm" || (option == "both" && on_host)) convs.push_back(Conv::gemm);
+  return convs;
+}
+
+nlohmann::ordered_json kernel_table(Space const& space, int samples, std::vector<Conv> const& convs,
+                                    std::ostream& out) {
   MachineLimits const machine = measure_machine(space);
-  auto const kernels          = time_kernels(space, Network::chapter(), samples);
+  auto const kernels          = time_kernels(space, Network::chapter(), samples, convs);
 
   nlohmann::ordered_json record;
   record["machine"] = {{"threads", space.concurrency()},
@@ -38,10 +51,10 @@ nlohmann::ordered_json kernel_table(Space const& space, int samples, std::ostrea
   print("cache, 8 MiB together : %.1f GB/s read\n", machine.shared * 1e-9);
   print("memory, copying 128 MiB : %.1f GB/s read and written\n\n", machine.copy * 1e-9);
   out << "Of peak: multiply-adds measured in turn with the kernel. Of reads: as many bytes read from where they lie.\n";
-  print("%-32s %9s %9s %9s %9s %9s %9s  %s\n", "kernel (16 images a thread)", "MFLOP", "KiB", "us", "GFLOP/s",
+  print("%-38s %9s %9s %9s %9s %9s %9s  %s\n", "kernel (16 images a thread)", "MFLOP", "KiB", "us", "GFLOP/s",
         "of peak", "of reads", "limit");
   for (auto const& kernel : kernels)
-    print("%-32s %9.2f %9.1f %9.1f %9.1f %8.1f%% %8.1f%%  %s\n", kernel.name.c_str(), kernel.flops * 1e-6,
+    print("%-38s %9.2f %9.1f %9.1f %9.1f %8.1f%% %8.1f%%  %s\n", kernel.name.c_str(), kernel.flops * 1e-6,
           kernel.bytes / 1024, kernel.seconds * 1e6, kernel.flops / kernel.seconds * 1e-9, 100 * kernel.share_of_peak(),
           100 * kernel.share_of_read_rate(), kernel.is_bound_by_arithmetic() ? "multiply-add" : "bytes");
   return record;

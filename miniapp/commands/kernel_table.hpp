@@ -8,7 +8,10 @@
 
 namespace lockstep {
 
+// --conv of both commands: direct, gemm or both (what of these this back end has).
+std::vector<Conv> convs_of(std::string const& option);
+
 // Measures and prints; returns {"machine": {...}, "kernels": [...]} for the record.
-nlohmann::ordered_json kernel_table(Space const& space, int samples, std::ostream& out);
+nlohmann::ordered_json kernel_table(Space const& space, int samples, std::vector<Conv> const& convs, std::ostream& out);
 
 }  // namespace lockstep

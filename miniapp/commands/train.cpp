@@ -27,7 +27,7 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string table, save_table, data, fuse, overlap, reduction, json, trace, checkpoint, resume, save;
+  std::string table, save_table, data, fuse, overlap, reduction, conv, json, trace, checkpoint, resume, save;
   std::int64_t every, devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
   bool force = false, log_steps = false, timers = false;
@@ -71,6 +71,9 @@ po::options_description describe(Settings& settings) {
       "on: reduce buckets while backward of earlier layers goes on");
   add("reduction", po::value(&settings.reduction)->default_value("exact"),
       "exact: the same bits for every number of devices; float: plain float32 sums");
+  add("conv", po::value(&settings.conv)->default_value("direct"),
+      "direct: this project's kernels; gemm: convolutions (im2col) and dense layers by Kokkos Kernels' matrix "
+      "products");
   add("accumulate", po::value(&trainer.accumulate)->default_value(1), "micro-batches a step");
   add("train-images", po::value(&settings.train_images)->default_value(0), "use the first N (0: all)");
   add("test-images", po::value(&settings.test_images)->default_value(0), "use the first N (0: all)");
@@ -111,6 +114,9 @@ void check(Settings& settings) {
   LOCKSTEP_THROW_IF(settings.reduction != "exact" && settings.reduction != "float", ExitCode::usage,
                     "--reduction " + settings.reduction + "; expected exact or float");
   trainer.reduction = settings.reduction == "exact" ? Reduction::exact : Reduction::plain;
+  LOCKSTEP_THROW_IF(settings.conv != "direct" && settings.conv != "gemm", ExitCode::usage,
+                    "--conv " + settings.conv + "; expected direct or gemm");
+  trainer.conv = settings.conv == "gemm" ? Conv::gemm : Conv::direct;
   in_range("--bucket-bytes", trainer.bucket_bytes, 0, std::numeric_limits<std::int64_t>::max());
   if (!is_on("--fuse", settings.fuse)) {
     LOCKSTEP_THROW_IF(trainer.bucket_bytes > 0, ExitCode::usage,
@@ -119,6 +125,8 @@ void check(Settings& settings) {
     trainer.bucket_bytes = 1;
   }
   trainer.overlap = is_on("--overlap", settings.overlap);
+  LOCKSTEP_THROW_IF(trainer.overlap && trainer.conv == Conv::gemm, ExitCode::usage,
+                    "--overlap on with --conv gemm; expected --conv direct, which goes back in segments");
   in_range("--every", settings.every, 0, most);
   LOCKSTEP_THROW_IF(
       settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
@@ -217,6 +225,7 @@ class Run {
     add("allreduce", trainer.allreduce);
     add("buckets", buckets + (m_trainer.overlaps() ? "; overlap with backward" : ""));
     add("reduction", m_settings.reduction + ": sum over the minibatch's images, divided once by their number");
+    add("conv", m_settings.conv);
     add("batch",
         std::to_string(trainer.batch) + ", " + std::to_string(m_trainer.steps_per_epoch()) + " steps an epoch");
     add("learning rate", Json(trainer.learning_rate).dump());
@@ -248,6 +257,7 @@ class Run {
                                     {"buckets", bucket_list},
                                     {"overlap", m_trainer.overlaps()},
                                     {"reduction", m_settings.reduction},
+                                    {"conv", m_settings.conv},
                                     {"accumulate", trainer.accumulate}};
     m_record["result"]["epochs"] = Json::array();
   }
@@ -259,6 +269,7 @@ class Run {
             {"batch", std::to_string(trainer.batch)},
             {"learning_rate", Json(trainer.learning_rate).dump()},
             {"reduction", m_settings.reduction},
+            {"conv", m_settings.conv},
             {"train_images", std::to_string(m_data.train.count)},
             {"data_sha256", m_data.train.sha256}};
   }

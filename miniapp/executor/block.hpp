@@ -77,6 +77,8 @@ struct BlockRunner {
     else
       run<P>(phase, job, values, share);
   }
+  // A stage's second backward phase; all that stages without weights have.
+  KOKKOS_FUNCTION int backward_phase(int stage) const { return stage_count + 3 + 2 * (stage_count - 1 - stage); }
 
   template <class P>
   KOKKOS_FUNCTION void run(int phase, Job const& job, float const* values, Share share = {}) const {
@@ -90,6 +92,9 @@ struct BlockRunner {
       backward<P>(stage_count - 1 - (phase - stage_count - 2) / 2, (phase - stage_count) % 2 == 0, job, values, share);
   }
 
+  KOKKOS_FUNCTION static std::uint8_t* flags_of(Stage const& stage, float* work) {
+    return stage.flags < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(work + stage.flags);
+  }
   KOKKOS_FUNCTION float const* logits(float const* work) const { return work + stages[stage_count - 1].output; }
 
  private:
@@ -183,10 +188,6 @@ struct BlockRunner {
         if (!of_output && share.has(0)) relu_backward<P>(stage.in_size * lanes, y, d_out, d_in);
         break;
     }
-  }
-
-  KOKKOS_FUNCTION static std::uint8_t* flags_of(Stage const& stage, float* work) {
-    return stage.flags < 0 ? nullptr : reinterpret_cast<std::uint8_t*>(work + stage.flags);
   }
 };
 

@@ -6,6 +6,7 @@
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
 #include "miniapp/executor/block.hpp"
+#include "miniapp/executor/gemm_pass.hpp"
 
 namespace lockstep {
 namespace {
@@ -13,38 +14,62 @@ namespace {
 struct Workers {
   std::int64_t count = 0, size = 0;  // size: floats of one worker
   Buffer<float> work;
-  Buffer<int> next;  // the next unit that no worker has taken
+  Buffer<std::int64_t> tickets;  // how many have been drawn since construction
+  std::int64_t drawn = 0;        // what that is between launches
 };
 
-// Workers take units, in any order, until none is left: body(unit, work space).
+// Workers take units, in any order, until none is left: body(unit, work space). A ticket is a unit; each worker draws
+// one that is none, so that the next launch knows where it starts and nothing need be reset.
 template <class Body>
-void for_each_unit(Space const& space, std::string const& label, Workers const& workers, std::int64_t units,
+void for_each_unit(Space const& space, std::string const& label, Workers& workers, std::int64_t units,
                    Body const& body) {
   if (units == 0) return;
-  Kokkos::deep_copy(space, workers.next, 0);
+  std::int64_t const count = std::min(workers.count, units), first = workers.drawn, size = workers.size;
+  auto const tickets = workers.tickets;
+  auto const work    = workers.work;
   Kokkos::parallel_for(
-      label, Kokkos::RangePolicy<Space>(space, 0, std::min(workers.count, units)), KOKKOS_LAMBDA(int worker) {
-        float* own = workers.work.data() + worker * workers.size;
-        for (int unit; (unit = Kokkos::atomic_fetch_add(&workers.next(0), 1)) < units;) body(unit, own);
+      label, Kokkos::RangePolicy<Space>(space, 0, count), KOKKOS_LAMBDA(int worker) {
+        float* own = work.data() + worker * size;
+        for (std::int64_t unit; (unit = Kokkos::atomic_fetch_add(&tickets(0), std::int64_t(1)) - first) < units;)
+          body(int(unit), own);
       });
+  workers.drawn += units + count;
+}
+
+KOKKOS_FUNCTION BlockRunner::Job images_of_block(Interval images, std::int64_t block) {
+  std::int64_t const first = images.begin + block * lanes;
+  BlockRunner::Job job{};
+  job.count = int(images.end - first < lanes ? images.end - first : lanes);
+  for (int lane = 0; lane < job.count; ++lane) job.indices[lane] = first + lane;
+  return job;
 }
 
 // Forward passes of a range of the data set; after each block body(first image of the block, count, logits).
 template <class Body>
-void for_each_block(Space const& space, std::string const& label, Workers const& workers, BlockRunner const& block,
+void for_each_block(Space const& space, std::string const& label, Workers& workers, BlockRunner const& block,
                     Interval images, Buffer<const float> const& parameters, Body const& body) {
   for_each_unit(
       space, label, workers, blocks_for(images.size()), KOKKOS_LAMBDA(int unit, float* own) {
-        std::int64_t const first = images.begin + std::int64_t(unit) * lanes;
-        int const count          = int(images.end - first < lanes ? images.end - first : lanes);
-        BlockRunner::Job job;
-        job.count = count;
+        BlockRunner::Job job = images_of_block(images, unit);
         job.work = job.scratch = own;
-        for (int lane = 0; lane < count; ++lane) job.indices[lane] = first + lane;
         for (int phase = 0; phase < block.forward_phases(); ++phase)
           block.template run<Pack>(phase, job, parameters.data());
-        body(first, count, block.logits(own));
+        body(job.indices[0], job.count, block.logits(own));
       });
+}
+
+// The same by matrix products.
+template <class Body>
+void for_each_block(Space const& space, std::string const& label, GemmPass const& pass, BlockRunner const& block,
+                    Interval images, Buffer<const float> const& parameters, Body const& body) {
+  for (std::int64_t unit = 0; unit < blocks_for(images.size()); ++unit) {
+    BlockRunner::Job job = images_of_block(images, unit);
+    pass.prepare(job);
+    pass.forward(space, block, job, parameters.data());
+    Kokkos::parallel_for(
+        label, Kokkos::RangePolicy<Space>(space, 0, 1),
+        KOKKOS_LAMBDA(int) { body(job.indices[0], job.count, block.logits(job.work)); });
+  }
 }
 
 // A minibatch's gradients in units: a unit is one block that holds several shards, or one shard that is a run of
@@ -85,7 +110,7 @@ struct Units {
 };
 
 // Depth first: a worker takes a unit from its bytes to its gradients, while it is in the worker's cache.
-void run_depth_first(Space const& space, Workers const& workers, Units const& units, std::int64_t count,
+void run_depth_first(Space const& space, Workers& workers, Units const& units, std::int64_t count,
                      Buffer<const float> const& parameters) {
   for_each_unit(
       space, "lockstep::executor::gradients", workers, count, KOKKOS_LAMBDA(int unit, float* own) {
@@ -119,6 +144,17 @@ void run_breadth_first(Space const& space, Workers const& workers, Units const& 
           });
 }
 
+// By matrix products, shard by shard: a block holds images of one shard only.
+void run_products(Space const& space, GemmPass const& pass, Units const& units, std::int64_t count,
+                  Buffer<const float> const& parameters) {
+  for (std::int64_t unit = 0; unit < count; ++unit) {
+    BlockRunner::Job job{};
+    pass.prepare(job);
+    for (std::int64_t block = 0; units.prepare(unit, block, job); ++block)
+      pass.gradients(space, units.runner, job, parameters.data());
+  }
+}
+
 }  // namespace
 
 struct Executor::Impl {
@@ -130,18 +166,25 @@ struct Executor::Impl {
   std::vector<BlockRunner::Segment> segments;
   std::int64_t kept_blocks = 0, kept_size = 0;
   Buffer<float> kept;
+  std::unique_ptr<GemmPass> products;  // instead of workers
 
-  Impl(Space const& space, Network const& network, Segments const& wanted)
+  Impl(Space const& space, Network const& network, Conv conv, Segments const& wanted)
       : plan(network), layers(int(network.layers.size())) {
     std::size_t const bytes = plan.stages.size() * sizeof(Stage);
     stages = Buffer<char>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::stages"), bytes);
     Kokkos::deep_copy(space, stages, HostBuffer<const char>(reinterpret_cast<char const*>(plan.stages.data()), bytes));
+    if (conv == Conv::gemm) {
+      LOCKSTEP_THROW_IF(!wanted.first_layers.empty(), ExitCode::usage,
+                        "executor: backward in segments by gemm; expected direct convolutions");
+      products = std::make_unique<GemmPass>(space, plan);
+      return;
+    }
     // Threads of an accelerator are many more than the units of a step; the memory bounds them.
-    workers.count = std::min<std::int64_t>(space.concurrency(), 1024);
-    workers.size  = plan.size;
-    workers.work  = Buffer<float>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::work"),
+    workers.count   = std::min<std::int64_t>(space.concurrency(), 1024);
+    workers.size    = plan.size;
+    workers.work    = Buffer<float>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::work"),
                                  workers.count * plan.size);
-    workers.next  = Buffer<int>(Kokkos::view_alloc(space, Kokkos::WithoutInitializing, "lockstep::executor::next"), 1);
+    workers.tickets = Buffer<std::int64_t>(Kokkos::view_alloc(space, "lockstep::executor::tickets"), 1);
     if (!wanted.first_layers.empty()) cut(space, wanted);
   }
 
@@ -188,6 +231,16 @@ struct Executor::Impl {
     return all;
   }
 
+  // See the functions above.
+  template <class Body>
+  void for_each_block(Space const& space, std::string const& label, DeviceDataset const& data, Interval images,
+                      Buffer<const float> const& parameters, Body const& body) {
+    if (products)
+      lockstep::for_each_block(space, label, *products, runner(data, images), images, parameters, body);
+    else
+      lockstep::for_each_block(space, label, workers, runner(data, images), images, parameters, body);
+  }
+
   BlockRunner runner(DeviceDataset const& data, Interval images) const {
     LOCKSTEP_THROW_IF(std::int64_t(data.images.extent(0)) < data.count * plan.full_input.size() ||
                           std::int64_t(data.labels.extent(0)) < data.count,
@@ -218,8 +271,8 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Space const& space, Network const& network, Segments const& segments)
-    : m_impl(std::make_unique<Impl>(space, network, segments)) {
+Executor::Executor(Space const& space, Network const& network, Conv conv, Segments const& segments)
+    : m_impl(std::make_unique<Impl>(space, network, conv, segments)) {
   fence(space, "lockstep::executor::construct");
 }
 Executor::~Executor()                              = default;
@@ -250,12 +303,13 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
               plan.shard_size,
               stride,
               run,
-              shards_per_unit(plan),
+              m_impl->products ? 1 : shards_per_unit(plan),
               m_impl->segment_of(segment, runner),
               segment == whole ? nullptr : m_impl->kept.data(),
               m_impl->kept_size};
   std::int64_t const count = (run.size() + units.shards_per_unit - 1) / units.shards_per_unit;
   if (count == 0) return;
+  if (m_impl->products) return run_products(space, *m_impl->products, units, count, parameters);
   LOCKSTEP_THROW_IF(segment != whole && count * units.blocks() > m_impl->kept_blocks, ExitCode::wrong_result,
                     "executor: segments of " + std::to_string(count * units.blocks()) + " blocks; expected at most " +
                         std::to_string(m_impl->kept_blocks));
@@ -273,8 +327,8 @@ void Executor::count_correct(Space const& space, DeviceDataset const& data, Inte
   m_impl->check_parameters(parameters);
   int const classes = m_impl->plan.classes;
   auto const labels = data.labels;
-  for_each_block(
-      space, "lockstep::executor::count_correct", m_impl->workers, m_impl->runner(data, images), images, parameters,
+  m_impl->for_each_block(
+      space, "lockstep::executor::count_correct", data, images, parameters,
       KOKKOS_LAMBDA(std::int64_t begin, int count, float const* logits) {
         std::int64_t right = 0;
         for (int lane = 0; lane < count; ++lane) right += is_correct(classes, logits + lane, labels(begin + lane));
@@ -290,8 +344,8 @@ void Executor::logits(Space const& space, DeviceDataset const& data, Interval im
                     "executor: " + std::to_string(out.extent(0)) + " values for the logits of " +
                         std::to_string(images.size()) + " images; expected " + std::to_string(images.size() * classes));
   m_impl->check_parameters(parameters);
-  for_each_block(
-      space, "lockstep::executor::logits", m_impl->workers, m_impl->runner(data, images), images, parameters,
+  m_impl->for_each_block(
+      space, "lockstep::executor::logits", data, images, parameters,
       KOKKOS_LAMBDA(std::int64_t begin, int count, float const* logits) {
         for (int lane = 0; lane < count; ++lane)
           for (int c = 0; c < classes; ++c) out((begin - images.begin + lane) * classes + c) = logits[c * lanes + lane];

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 
 #include "kernels/cost.hpp"
 #include "kernels/fingerprint.hpp"
@@ -10,6 +11,7 @@
 #include "kernels/kokkos_compat.hpp"
 #include "kernels/sgd.hpp"
 #include "miniapp/executor/block.hpp"
+#include "miniapp/executor/gemm_pass.hpp"
 
 namespace lockstep {
 namespace {
@@ -182,6 +184,71 @@ struct BlockBench {
   }
 };
 
+// A kernel of one block; bytes of it and of what it works on.
+struct BlockKernel {
+  std::string name;
+  Cost cost;
+  double footprint;
+  Part part;
+  int stage;
+  bool has_products;  // whether matrix products can compute it
+};
+
+std::vector<BlockKernel> kernels_of(Plan const& plan) {
+  std::vector<BlockKernel> kernels;
+  Cost forward, backward;
+  int number[4]             = {0, 0, 0, 0};
+  char const* const kinds[] = {"conv2d", "dense", "pool2d", "relu"};
+  for (int s = 0; s < int(plan.stages.size()); ++s) {
+    Stage const& stage     = plan.stages[std::size_t(s)];
+    std::string const name = kinds[int(stage.kind)] + std::string(" ") + std::to_string(++number[int(stage.kind)]);
+    auto const add         = [&](char const* what, Cost cost, Part part) {
+      (part == Part::forward ? forward : backward) = (part == Part::forward ? forward : backward) + cost;
+      kernels.push_back(
+                  {name + " " + what, cost, cost.bytes, part, s, stage.weight >= 0 && part != Part::output_gradient});
+    };
+    if (stage.kind == StageKind::conv2d) {
+      add("forward", conv2d_forward_cost(stage.conv), Part::forward);
+      if (stage.data_gradient) add("output gradient", conv2d_output_gradient_cost(stage.conv), Part::output_gradient);
+      add("weight gradient", conv2d_weight_gradient_cost(stage.conv, stage.data_gradient), Part::weight_gradient);
+      if (stage.data_gradient) add("data gradient", conv2d_data_gradient_cost(stage.conv), Part::data_gradient);
+    } else if (stage.kind == StageKind::dense) {
+      add("forward", dense_cost(stage.dense), Part::forward);
+      add("weight gradient", dense_cost(stage.dense), Part::weight_gradient);
+      if (stage.data_gradient) add("data gradient", dense_cost(stage.dense), Part::data_gradient);
+    } else if (stage.kind == StageKind::pool2d) {
+      add("forward", average_pool2d_cost(stage.pool), Part::forward);
+      if (stage.data_gradient) add("data gradient", average_pool2d_cost(stage.pool), Part::data_gradient);
+    }
+  }
+  double const image_bytes = 5.0 * double(plan.input.size()) * lanes, logit_bytes = 8.0 * plan.classes * lanes,
+               all_bytes = 4.0 * double(plan.size);
+  kernels.insert(kernels.begin(),
+                 {{"whole block, forward", forward, all_bytes, Part::whole_forward, 0, true},
+                  {"whole block, forward + backward", forward + backward, all_bytes, Part::whole_block, 0, true},
+                  {"load images", {0, image_bytes}, image_bytes, Part::load, 0, false}});
+  kernels.push_back({"softmax cross-entropy", {0, logit_bytes}, logit_bytes, Part::loss, 0, false});
+  return kernels;
+}
+
+void run_products(Space const& space, GemmPass const& products, BlockRunner const& block, BlockRunner::Job const& job,
+                  Plan const& plan, BlockKernel const& kernel, float const* values) {
+  Stage const& stage = plan.stages[std::size_t(kernel.stage)];
+  float *const d_out = job.work + block.gradient[0], *const d_in = job.work + block.gradient[1];
+  switch (kernel.part) {
+    case Part::forward:
+      return products.forward(space, stage, values);
+    case Part::weight_gradient:
+      return products.weight_gradient(space, stage, d_out, job.rows);
+    case Part::data_gradient:
+      return products.data_gradient(space, stage, d_out, values, d_in);
+    case Part::whole_forward:
+      return products.forward(space, block, job, values);
+    default:
+      return products.gradients(space, block, job, values);
+  }
+}
+
 }  // namespace
 
 MachineLimits measure_machine(Space const& space) {
@@ -204,7 +271,8 @@ MachineLimits measure_machine(Space const& space) {
   return limits;
 }
 
-std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples) {
+std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples,
+                                     std::vector<Conv> const& convs) {
   Plan const plan(network);
   std::int64_t const workers = workers_of(space), row = plan.parameters + 1,
                      stage_bytes = plan.stages.size() * sizeof(Stage);
@@ -248,51 +316,34 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
     times.push_back({std::move(name), cost.flops, cost.bytes, median(seconds), median(peaks),
                      read_bandwidth(space, std::int64_t(footprint) / workers + 1)});
   };
-  auto const measure_block = [&](std::string name, Cost cost, Part part, int stage) {
-    bench.part  = part;
-    bench.stage = stage;
-    measure(std::move(name), {cost.flops * double(workers), cost.bytes * double(workers)},
-            double(workers) * (cost.bytes > 0 ? cost.bytes : 4.0 * double(plan.size)), [&](int repeats) {
+  auto const measure_direct = [&](BlockKernel const& kernel) {
+    bench.part  = kernel.part;
+    bench.stage = kernel.stage;
+    measure(kernel.name, {kernel.cost.flops * double(workers), kernel.cost.bytes * double(workers)},
+            double(workers) * kernel.footprint, [&](int repeats) {
               bench.repeats = repeats;
               Kokkos::parallel_for("lockstep::bench::kernel", Policy(space, 0, workers), bench);
             });
   };
-
-  double const image_bytes = double(plan.input.size()) * lanes;
-  Cost forward, backward;
-  measure_block("whole block, forward", {}, Part::whole_forward, 0);
-  measure_block("whole block, forward + backward", {}, Part::whole_block, 0);
-  measure_block("load images", {0, 5.0 * image_bytes}, Part::load, 0);
-  int number[4]             = {0, 0, 0, 0};
-  char const* const kinds[] = {"conv2d", "dense", "pool2d", "relu"};
-  for (int s = 0; s < int(plan.stages.size()); ++s) {
-    Stage const& stage     = plan.stages[s];
-    std::string const name = kinds[int(stage.kind)] + std::string(" ") + std::to_string(++number[int(stage.kind)]);
-    auto const add         = [&](char const* what, Cost cost, Part part) {
-      (part == Part::forward ? forward : backward) = (part == Part::forward ? forward : backward) + cost;
-      measure_block(name + " " + what, cost, part, s);
-    };
-    if (stage.kind == StageKind::conv2d) {
-      add("forward", conv2d_forward_cost(stage.conv), Part::forward);
-      if (stage.data_gradient) add("output gradient", conv2d_output_gradient_cost(stage.conv), Part::output_gradient);
-      add("weight gradient", conv2d_weight_gradient_cost(stage.conv, stage.data_gradient), Part::weight_gradient);
-      if (stage.data_gradient) add("data gradient", conv2d_data_gradient_cost(stage.conv), Part::data_gradient);
-    } else if (stage.kind == StageKind::dense) {
-      add("forward", dense_cost(stage.dense), Part::forward);
-      add("weight gradient", dense_cost(stage.dense), Part::weight_gradient);
-      if (stage.data_gradient) add("data gradient", dense_cost(stage.dense), Part::data_gradient);
-    } else if (stage.kind == StageKind::pool2d) {
-      add("forward", average_pool2d_cost(stage.pool), Part::forward);
-      if (stage.data_gradient) add("data gradient", average_pool2d_cost(stage.pool), Part::data_gradient);
-    }
-  }
-  measure_block("softmax cross-entropy", {0, 8.0 * classes * lanes}, Part::loss, 0);
-  auto const all = [&](KernelTime& time, Cost cost) {
-    time.flops = cost.flops * double(workers);
-    time.bytes = cost.bytes * double(workers);
+  bool const direct = std::find(convs.begin(), convs.end(), Conv::direct) != convs.end();
+  std::unique_ptr<GemmPass> products;
+  if (std::find(convs.begin(), convs.end(), Conv::gemm) != convs.end())
+    products = std::make_unique<GemmPass>(space, plan);
+  auto const measure_products = [&](BlockKernel const& kernel) {
+    BlockRunner::Job job{};
+    job.count = lanes;
+    job.rows  = GradientRows{bench.rows.data(), row, lanes, 1, false};
+    for (int lane = 0; lane < lanes; ++lane) job.indices[lane] = lane;
+    products->prepare(job);
+    measure(kernel.name + ", gemm", kernel.cost, double(workers) * kernel.footprint, [&](int repeats) {
+      for (int i = 0; i < repeats; ++i)
+        run_products(space, *products, bench.block, job, plan, kernel, parameters.data());
+    });
   };
-  all(times[0], forward);
-  all(times[1], forward + backward);
+  for (BlockKernel const& kernel : kernels_of(plan)) {
+    if (direct || !kernel.has_products) measure_direct(kernel);
+    if (products && kernel.has_products) measure_products(kernel);
+  }
 
   // What follows on the whole step's buffers: 16 rows of gradients.
   int const rows = 16;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "miniapp/executor.hpp"
 #include "miniapp/network.hpp"
 
 namespace lockstep {
@@ -31,8 +32,10 @@ struct KernelTime {
   bool is_bound_by_arithmetic() const { return share_of_peak() >= share_of_read_rate(); }
 };
 
-// Every thread runs each kernel on a block of its own (batch = threads x 16 images), then on the whole step's buffers
-// those that work on these. samples: timings of which the median is taken.
-std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples);
+// Stage by stage, one of `convs` beside the other: direct kernels on every thread at once, each on a block of its own
+// (batch = threads x 16 images); matrix products on one block, shared among the threads. Then, on the whole step's
+// buffers, the kernels that work on these. samples: timings of which the median is taken.
+std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples,
+                                     std::vector<Conv> const& convs);
 
 }  // namespace lockstep

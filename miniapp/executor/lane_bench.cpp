@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "kernels/cost.hpp"
+#include "kernels/error.hpp"
 #include "kernels/fingerprint.hpp"
 #include "kernels/gradient_sum.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -107,7 +108,10 @@ MachineLimits measure_machine(Space const& space) {
   return limits;
 }
 
-std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples) {
+std::vector<KernelTime> time_kernels(Space const& space, Network const& network, int samples,
+                                     std::vector<Conv> const& convs) {
+  LOCKSTEP_THROW_IF(std::find(convs.begin(), convs.end(), Conv::gemm) != convs.end(), ExitCode::usage,
+                    std::string("matrix products on ") + Space::name() + "; expected a host back end");
   using Phase = LanePass::Phase;
   LanePass const pass(space, network);
   Plan const& plan       = pass.plan();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The executor where kernels run on an accelerator; executor.cpp is the one of hosts.
+#include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
 #include "miniapp/executor.hpp"
 #include "miniapp/executor/checks.hpp"
@@ -17,8 +18,10 @@ struct Executor::Impl {
   }
 };
 
-Executor::Executor(Space const& space, Network const& network, Segments const& segments)
+Executor::Executor(Space const& space, Network const& network, Conv conv, Segments const& segments)
     : m_impl(std::make_unique<Impl>(Impl{LanePass(space, network)})) {
+  LOCKSTEP_THROW_IF(conv == Conv::gemm, ExitCode::usage,
+                    std::string("convolutions by gemm on ") + Space::name() + "; expected a host back end");
   LOCKSTEP_THROW_IF(!segments.first_layers.empty(), ExitCode::usage,
                     "executor: backward in segments on an accelerator; expected a host back end");
   fence(space, "lockstep::executor::construct");

@@ -98,12 +98,17 @@ struct Reference {
   }
 };
 
+std::vector<Conv> convs() {
+  return on_host ? std::vector<Conv>{Conv::direct, Conv::gemm} : std::vector<Conv>{Conv::direct};
+}
+
 struct Problem {
   Network network;
   std::vector<std::uint8_t> images, labels;
   std::vector<float> parameters;
   std::vector<std::int32_t> order;
   DeviceDataset data;
+  Conv conv = Conv::direct;
 
   Problem(Network const& net, int count, float scale = 0.15f) : network(net) {
     std::mt19937 random(7);
@@ -120,7 +125,7 @@ struct Problem {
 
   std::vector<float> rows(ShardPlan const& plan, Interval run, std::int64_t first = 0) const {
     Space const space;
-    Executor executor(space, network);
+    Executor executor(space, network, conv);
     Buffer<float> const out("lockstep::test::rows", run.size() * (network.parameters + 1));
     Kokkos::deep_copy(space, out, -1.0f);
     executor.gradients(space, data, to_device(order), first, plan, run, to_device(parameters), out);
@@ -189,20 +194,27 @@ std::vector<std::pair<std::string, Network>> networks() {
 TEST(Executor, RowsAgreeWithDoubleLoopsForAnyShapes) {
   for (auto const& [name, network] : networks()) {
     SCOPED_TRACE(name);
-    Problem const problem(network, 40);
-    for (int n : {1, 3, 16, 37}) {
-      SCOPED_TRACE(n);
-      expect_rows_near_reference(problem, 40 - n, ShardPlan::for_batch(n));
-      for (std::int64_t size : {1, 2, 4, 8, 16, 32})
-        expect_rows_near_reference(problem, 0, {n, size, (n + size - 1) / size});
+    Problem problem(network, 40);
+    for (Conv const conv : convs()) {
+      problem.conv = conv;
+      SCOPED_TRACE(conv == Conv::gemm ? "gemm" : "direct");
+      for (int n : {1, 3, 16, 37}) {
+        SCOPED_TRACE(n);
+        expect_rows_near_reference(problem, 40 - n, ShardPlan::for_batch(n));
+        for (std::int64_t size : {1, 2, 4, 8, 16, 32})
+          expect_rows_near_reference(problem, 0, {n, size, (n + size - 1) / size});
+      }
     }
   }
 }
 
 TEST(Executor, ChapterRowsAgreeWithDoubleLoops) {
-  Problem const problem(Network::chapter(), 48, 0.08f);
-  expect_rows_near_reference(problem, 0, ShardPlan::for_batch(5));
-  expect_rows_near_reference(problem, 3, {45, 32, 2});
+  Problem problem(Network::chapter(), 48, 0.08f);
+  for (Conv const conv : convs()) {
+    problem.conv = conv;
+    expect_rows_near_reference(problem, 0, ShardPlan::for_batch(5));
+    expect_rows_near_reference(problem, 3, {45, 32, 2});
+  }
 }
 
 TEST(Executor, ShardRowsDoNotDependOnTheRunTheyAreIn) {
@@ -222,6 +234,22 @@ TEST(Executor, ShardRowsDoNotDependOnTheRunTheyAreIn) {
         ASSERT_EQ(0, std::memcmp(part.data(), all.data() + run.begin * width, part.size() * sizeof(float)))
             << "batch " << n << ", device " << device << " of " << devices;
       }
+    }
+  }
+}
+
+TEST(Executor, ShardRowsByGemmDoNotDependOnTheRunTheyAreIn) {
+  if (!on_host) GTEST_SKIP() << "matrix products run on host back ends only";
+  Problem problem(Network::chapter(), 261, 0.08f);
+  problem.conv             = Conv::gemm;
+  std::int64_t const width = problem.network.parameters + 1;
+  for (int n : {5, 40, 261}) {
+    ShardPlan const plan = ShardPlan::for_batch(n);
+    auto const all       = problem.rows(plan, {0, plan.shards});
+    for (Interval const run : {Interval{0, 1}, Interval{1, plan.shards}, Interval{plan.shards - 1, plan.shards}}) {
+      auto const part = problem.rows(plan, run);
+      ASSERT_EQ(0, std::memcmp(part.data(), all.data() + run.begin * width, part.size() * sizeof(float)))
+          << "batch " << n << ", shards " << run.begin << " to " << run.end;
     }
   }
 }
@@ -258,13 +286,16 @@ TEST(Executor, AShortShardHasTheBitsOfAFullOneWithoutTheOthers) {
 
 // In a process of its own for each number of threads: Kokkos starts once.
 TEST(Executor, DISABLED_PrintsAHashOfRows) {
-  Problem const problem(Network::chapter(), 257, 0.08f);
+  Problem problem(Network::chapter(), 257, 0.08f);
   std::uint64_t hash = 1;
-  for (int n : {5, 100, 257})
-    for (float value : problem.rows(ShardPlan::for_batch(n), {0, ShardPlan::for_batch(n).shards})) {
-      std::uint32_t bits;
-      std::memcpy(&bits, &value, 4);
-      hash = (hash ^ bits) * 0x100000001b3u;
+  for (Conv const conv : convs())
+    for (int n : {5, 100, 257}) {
+      problem.conv = conv;
+      for (float value : problem.rows(ShardPlan::for_batch(n), {0, ShardPlan::for_batch(n).shards})) {
+        std::uint32_t bits;
+        std::memcpy(&bits, &value, 4);
+        hash = (hash ^ bits) * 0x100000001b3u;
+      }
     }
   std::printf("threads %d hash %llx\n", int(Space().concurrency()), static_cast<unsigned long long>(hash));
 }
@@ -310,7 +341,7 @@ TEST(Executor, SegmentsGiveTheBitsOfTheWhole) {
       for (auto const& first_layers : cuts) {
         Interval const run{plan.shards > 2 ? 1 : 0, plan.shards};
         auto const expected = problem.rows(plan, run);
-        Executor executor(space, network, {first_layers, blocks_of(plan, run.size())});
+        Executor executor(space, network, Conv::direct, {first_layers, blocks_of(plan, run.size())});
         Buffer<float> const rows("lockstep::test::rows", run.size() * width);
         Kokkos::deep_copy(space, rows, -1.0f);
         for (std::size_t s = 0; s < first_layers.size(); ++s) {
@@ -330,6 +361,26 @@ TEST(Executor, SegmentsGiveTheBitsOfTheWhole) {
           }
         }
       }
+  }
+}
+
+// One executor, one launch after another: each takes all of its own units.
+TEST(Executor, ManyLaunchesGiveTheSameRows) {
+  Problem const problem(Network::chapter(), 60, 0.08f);
+  Space const space;
+  Executor executor(space, problem.network);
+  auto const parameters = to_device(problem.parameters);
+  auto const order      = to_device(problem.order);
+  ShardPlan const plan{60, 4, 15};
+  std::vector<float> first;
+  for (int launch = 0; launch < 5; ++launch) {
+    Buffer<float> const out("lockstep::test::rows", plan.shards * (problem.network.parameters + 1));
+    executor.gradients(space, problem.data, order, 0, plan, {0, plan.shards}, parameters, out);
+    Buffer<std::int64_t> const correct("lockstep::test::correct", 1);
+    executor.count_correct(space, problem.data, {0, 17 * launch % 60}, parameters, correct);
+    auto const rows = to_host(out);
+    if (launch == 0) first = rows;
+    EXPECT_EQ(rows, first) << "launch " << launch;
   }
 }
 
@@ -356,26 +407,28 @@ TEST(Executor, LogitsAndCountsAgreeWithDoubleLoops) {
     Problem const problem(network, 41, 0.08f);
     Reference const reference{network, problem.parameters};
     Space const space;
-    Executor executor(space, network);
     auto const parameters = to_device(problem.parameters);
-    for (Interval images : {Interval{0, 41}, Interval{5, 6}, Interval{7, 39}, Interval{9, 9}}) {
-      Buffer<float> const out("lockstep::test::logits", images.size() * network.classes);
-      Buffer<std::int64_t> const correct("lockstep::test::correct", 1);
-      executor.logits(space, problem.data, images, parameters, out);
-      executor.count_correct(space, problem.data, images, parameters, correct);
-      auto const logits     = to_host(out);
-      std::int64_t expected = 0;
-      for (auto i = images.begin; i < images.end; ++i) {
-        auto const z = reference.forward(problem.images.data() + i * network.input.size()).back();
-        int best     = 0;
-        for (int c = 0; c < network.classes; ++c) {
-          EXPECT_NEAR(logits[(i - images.begin) * network.classes + c], z[c], 2e-5 * (1.0 + std::abs(z[c])));
-          if (logits[(i - images.begin) * network.classes + c] > logits[(i - images.begin) * network.classes + best])
-            best = c;
+    for (Conv const conv : convs()) {
+      Executor executor(space, network, conv);
+      for (Interval images : {Interval{0, 41}, Interval{5, 6}, Interval{7, 39}, Interval{9, 9}}) {
+        Buffer<float> const out("lockstep::test::logits", images.size() * network.classes);
+        Buffer<std::int64_t> const correct("lockstep::test::correct", 1);
+        executor.logits(space, problem.data, images, parameters, out);
+        executor.count_correct(space, problem.data, images, parameters, correct);
+        auto const logits     = to_host(out);
+        std::int64_t expected = 0;
+        for (auto i = images.begin; i < images.end; ++i) {
+          auto const z = reference.forward(problem.images.data() + i * network.input.size()).back();
+          int best     = 0;
+          for (int c = 0; c < network.classes; ++c) {
+            EXPECT_NEAR(logits[(i - images.begin) * network.classes + c], z[c], 2e-5 * (1.0 + std::abs(z[c])));
+            if (logits[(i - images.begin) * network.classes + c] > logits[(i - images.begin) * network.classes + best])
+              best = c;
+          }
+          expected += best == problem.labels[i];
         }
-        expected += best == problem.labels[i];
+        EXPECT_EQ(to_host(correct)[0], expected);
       }
-      EXPECT_EQ(to_host(correct)[0], expected);
     }
   }
 }
@@ -395,8 +448,8 @@ TEST(Executor, RefusesWhatDoesNotFit) {
   // Segments: none there, between layers that are joined, rising, not to the first layer, and more blocks than kept.
   EXPECT_THROW(executor.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0), Error);
   for (std::vector<int> const& wrong : {std::vector<int>{1, 0}, {3, 6, 0}, {6, 3}, {6, 6, 0}})
-    EXPECT_THROW(Executor(space, problem.network, {wrong, 1}), Error);
-  Executor small(space, problem.network, {{6, 0}, 1});
+    EXPECT_THROW(Executor(space, problem.network, Conv::direct, {wrong, 1}), Error);
+  Executor small(space, problem.network, Conv::direct, {{6, 0}, 1});
   EXPECT_NO_THROW(small.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0));
   EXPECT_THROW(small.gradients(space, problem.data, order, 0, {20, 2, 10}, {0, 10}, parameters,
                                Buffer<float>("lockstep::test::rows", 10 * 129069), 0),
@@ -475,7 +528,7 @@ TEST(LanePass, HasTheBitsOfTheExecutor) {
 TEST(KernelTimes, CountOnlyNeededWork) {
   if (!on_host) GTEST_SKIP() << "an accelerator times a batch instead of a block a thread";
   Space const space;
-  auto const times   = time_kernels(space, Network::chapter(), 1);
+  auto const times   = time_kernels(space, Network::chapter(), 1, {Conv::direct});
   double const block = 2.0 * lanes * space.concurrency();
   // Multiply-adds an image: 24 x 24 and 8 x 8 outputs of the convolutions instead of 26 x 26 and 9 x 9; backward
   // without the data gradient of the first.

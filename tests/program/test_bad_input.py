@@ -46,7 +46,7 @@ class Options(Refused):
     def test_out_of_range(self):
         for option, value in (("--devices", 0), ("--devices", -1), ("--batch", 0), ("--epochs", -1), ("--steps", -5), ("--seed", -1),
                               ("--lr", "nan"), ("--lr", -0.1), ("--timeout", 0), ("--threads", -2), ("--accumulate", 0),
-                              ("--allreduce", "rings"), ("--reduction", "double"), ("--fuse", "maybe"),
+                              ("--allreduce", "rings"), ("--reduction", "double"), ("--conv", "both"), ("--fuse", "maybe"),
                               ("--bucket-bytes", -1), ("--overlap", "yes"),
                               ("--batch", 99999999999999999999)):
             with self.subTest(option=option, value=value):

@@ -15,7 +15,12 @@ class Bench(unittest.TestCase):
                              "memory_copy_bytes_per_s"):
                     self.assertGreater(out["result"]["machine"][rate], 0)
                 kernels = {kernel["name"]: kernel for kernel in out["result"]["kernels"]}
-                self.assertEqual(kernels["conv2d 2 data gradient"]["flops"], 2 * 16 * 1600000)
+                for name in ("conv2d 2 data gradient", "conv2d 2 data gradient, gemm"):
+                    self.assertEqual(kernels[name]["flops"], 2 * 16 * 1600000)
+                # The same work, one beside the other.
+                for name in kernels:
+                    if name.endswith(", gemm"):
+                        self.assertEqual(kernels[name]["flops"], kernels[name[:-6]]["flops"], name)
                 for name, kernel in kernels.items():
                     self.assertGreater(kernel["seconds"], 0, name)
                     self.assertGreater(kernel["bytes"], 0, name)
@@ -27,8 +32,17 @@ class Bench(unittest.TestCase):
         for words in ("multiply-add peak", "conv2d 1 weight gradient", "exact sum of 16 rows", "fingerprints"):
             self.assertIn(words, done.stdout)
 
+    def test_one_of_both(self):
+        for conv, absent in (("direct", "conv2d 1 forward, gemm"), ("gemm", "conv2d 1 forward")):
+            out = record("bench", "kernels", "--samples", 1, "--threads", 1, "--conv", conv)
+            names = [kernel["name"] for kernel in out["result"]["kernels"]]
+            self.assertIn("load images", names)
+            self.assertIn("conv2d 1 forward" + (", gemm" if conv == "gemm" else ""), names)
+            self.assertNotIn(absent, names)
+
     def test_nothing_to_time(self):
-        for arguments in (("bench",), ("bench", "kernel"), ("bench", "kernels", "--samples", 0)):
+        for arguments in (("bench",), ("bench", "kernel"), ("bench", "kernels", "--samples", 0),
+                          ("bench", "kernels", "--conv", "fft")):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), arguments)
 

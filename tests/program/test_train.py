@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import re
+import subprocess
 import tempfile
 import unittest
 
-from program import MPIEXEC, record, run
+from program import LOCKSTEP, MPIEXEC, record, run
 
 SMALL = ["train", "--data", "synthetic", "--train-images", 700, "--test-images", 203, "--epochs", 2, "--log-steps"]
 
@@ -121,6 +122,52 @@ class FloatMode(unittest.TestCase):
             many = record(*SMALL, "--reduction", "float", "--devices", 4, "--allreduce", algorithm)["result"]
             for a, b in zip(one["step_losses"], many["step_losses"]):
                 self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
+
+
+class ByMatrixProducts(unittest.TestCase):
+    """--conv gemm: bits of its own, as independent of the placement as the direct kernels'."""
+
+    OPTIONS = [*SMALL, "--batch", 100, "--conv", "gemm"]
+
+    @classmethod
+    def setUpClass(cls):
+        done = run(*cls.OPTIONS)
+        if "expected a host back end" in done.stderr:
+            raise unittest.SkipTest(done.stderr)
+        cls.one = record(*cls.OPTIONS)["result"]
+
+    def test_placements(self):
+        for options, how in ((("--devices", 3), {}), (("--threads", 1), {}), (("--threads", 3), {}), (("--devices", 2), {"ranks": 2})):
+            if how and not MPIEXEC:
+                continue
+            with self.subTest(options=options, how=how):
+                self.assertEqual(essence(record(*self.OPTIONS, *options, **how)["result"]), essence(self.one))
+
+    def test_losses_are_near_the_direct_kernels(self):
+        direct = record(*self.OPTIONS[:-2])["result"]
+        self.assertNotEqual(self.one["parameters_sha256"], direct["parameters_sha256"])
+        for a, b in zip(self.one["step_losses"], direct["step_losses"]):
+            self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
+
+
+@unittest.skipIf("ASAN_OPTIONS" in os.environ, "sanitizers multiply memory")
+class Memory(unittest.TestCase):
+    def peak(self, *options):
+        """Largest resident memory in MiB."""
+        process = subprocess.Popen([LOCKSTEP, "train", *map(str, options)], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(process.returncode, 0)
+        return usage.ru_maxrss / 1024
+
+    def test_default_run(self):
+        """60,000 images in memory; buffers do not grow with the steps."""
+        self.assertLess(self.peak("--data", "synthetic", "--steps", 20), 400)
+
+    def test_grows_by_no_more_than_gradients_of_shards(self):
+        """At most 33 rows of 129,069 floats instead of 16, whatever the batch."""
+        small, large = (self.peak("--data", "synthetic", "--batch", batch, "--steps", 2, "--threads", 1) for batch in (64, 16384))
+        self.assertLess(large - small, 17 * 129069 * 4 / 2**20 + 8)
 
 
 class Output(unittest.TestCase):
