@@ -46,7 +46,8 @@ struct CommunicatorOptions {
   std::shared_ptr<DeviceSetup const> devices;
   // This process's devices are the world, also when MPI is initialised: what a run is compared with.
   bool alone = false;
-  // Applied to every schedule before it is used; the verifier plants faults with it. Empty: schedules are used as made.
+  // Applied to every schedule before it is used: the verifier plants faults with it, a study exchanges one for a
+  // schedule that is not registered. Empty: schedules are used as made.
   std::function<void(Schedule&)> alter_schedule;
 };
 

@@ -8,8 +8,10 @@
 
 int main(int argc, char** argv) {
   using namespace lockstep;
-  Commands const commands{&train_command,    &allreduce_command, &verify_command, &schedule_command,
-                          &simulate_command, &bench_command,     &info_command};
+  Commands const commands{&train_command,          &allreduce_command,     &verify_command,
+                          &schedule_command,       &simulate_command,      &bench_command,
+                          &info_command,           &study_batch_command,   &study_allreduce_command,
+                          &study_accuracy_command, &study_unequal_command, &study_loss_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();
@@ -27,8 +29,24 @@ int main(int argc, char** argv) {
       (name == "man" ? print_man_page : print_bash_completion)(std::cout, commands);
       return 0;
     }
+    std::string const two_words = arguments.size() > 1 ? name + ' ' + arguments[1] : name;
     for (auto const* command : commands)
-      if (name == command->name) return int(command->run({arguments.begin() + 1, arguments.end()}));
+      for (auto const& [words, count] : {std::pair(name, 1), std::pair(two_words, 2)})
+        if (words == command->name) return int(command->run({arguments.begin() + count, arguments.end()}));
+    std::string second_words, help;
+    for (auto const* command : commands)
+      if (std::string const full = command->name; full.rfind(name + ' ', 0) == 0) {
+        second_words += (second_words.empty() ? "" : ", ") + full.substr(name.size() + 1);
+        help += "  " + full + "  " + command->summary + '\n';
+      }
+    if (!name.empty() && !help.empty()) {
+      std::string const second = arguments.size() > 1 ? arguments[1] : "";
+      LOCKSTEP_THROW_IF(
+          second != "--help" && second != "-h", ExitCode::usage,
+          name + (second.empty() ? " alone" : " '" + second + "' given") + "; expected one of " + second_words);
+      std::cout << "Usage: lockstep " << name << " NAME [options]\n\n" << help;
+      return 0;
+    }
     throw Error(ExitCode::usage, name.empty() ? "no command given (see 'lockstep --help')"
                                               : "unknown command '" + name + "' (see 'lockstep --help')");
   } catch (Error const& error) {

@@ -2,6 +2,7 @@
 #include "miniapp/shards.hpp"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/error.hpp"
 #include "kernels/types.hpp"
@@ -31,6 +32,22 @@ Interval ShardPlan::shards_of(int device, int devices) const {
     return d * (shards / devices) + std::min<std::int64_t>(d, shards % devices);
   };
   return {start(device), start(device + 1)};
+}
+
+Interval ShardPlan::shards_of(int device, std::vector<double> const& speeds) const {
+  // One shard after the other, each to the device that would be done with it first: no other split ends sooner.
+  std::vector<std::int64_t> counts(speeds.size(), 0);
+  for (std::int64_t shard = 0; shard < shards; ++shard) {
+    std::size_t first = speeds.size();
+    for (std::size_t d = 0; d < speeds.size(); ++d)
+      if (speeds[d] > 0 &&
+          (first == speeds.size() || double(counts[d] + 1) / speeds[d] < double(counts[first] + 1) / speeds[first]))
+        first = d;
+    LOCKSTEP_THROW_IF(first == speeds.size(), ExitCode::usage, "no device with a speed above 0; expected one");
+    ++counts[first];
+  }
+  std::int64_t const begin = std::accumulate(counts.begin(), counts.begin() + device, std::int64_t(0));
+  return {begin, begin + counts[std::size_t(device)]};
 }
 
 Interval ShardPlan::images_of_device(int device, int devices) const {

@@ -2,6 +2,7 @@
 // How a minibatch is cut: into shards by its size alone, then whole shards to devices.
 #pragma once
 #include <cstdint>
+#include <vector>
 
 namespace lockstep {
 
@@ -24,7 +25,10 @@ struct ShardPlan {
   Interval images_of(std::int64_t shard) const;
   // Contiguous run of shards of one of `devices` devices; counts differ by at most one; may be empty.
   Interval shards_of(int device, int devices) const;
-  // The images of that run.
+  // The same for devices of unequal speeds, any unit: as many shards as make the last device end soonest; of equally
+  // good devices the first. Speed 0: no shards. Equal speeds give the run above.
+  Interval shards_of(int device, std::vector<double> const& speeds) const;
+  // The images of the run that equal devices get.
   Interval images_of_device(int device, int devices) const;
 };
 

@@ -68,11 +68,12 @@ TensorLayout layout_of(Network const& network, bool with_loss) {
 
 std::string describe(TrainerOptions const& options, Network const& network, Dataset const& train, Dataset const& test) {
   std::ostringstream text;
-  text << options.batch << ' ' << std::hexfloat << options.learning_rate << ' ' << options.seed << ' '
-       << int(options.reduction) << ' ' << options.allreduce << ' ' << options.bucket_bytes << ' ' << options.overlap
-       << ' ' << options.accumulate << ' ' << int(options.conv) << ' ' << train.count << ' ' << train.sha256 << ' '
-       << test.count << ' ' << test.sha256;
+  text << options.batch << ' ' << options.learning_rate.text() << ' ' << options.seed << ' ' << int(options.reduction)
+       << ' ' << options.allreduce << ' ' << options.bucket_bytes << ' ' << options.overlap << ' ' << options.accumulate
+       << ' ' << int(options.conv) << ' ' << train.count << ' ' << train.sha256 << ' ' << test.count << ' '
+       << test.sha256;
   for (auto const& tensor : network.tensors) text << ' ' << tensor.name << ' ' << tensor.count;
+  for (double weight : options.weights) text << ' ' << std::hexfloat << weight;
   return text.str();
 }
 
@@ -123,6 +124,13 @@ struct Trainer::Impl {
         test_images(test.count) {
     LOCKSTEP_THROW_IF(options.batch < 1, ExitCode::usage,
                       "batch of " + std::to_string(options.batch) + "; expected 1 or more");
+    bool const positive = std::any_of(options.weights.begin(), options.weights.end(), [](double w) { return w > 0; });
+    LOCKSTEP_THROW_IF(!options.weights.empty() && (int(options.weights.size()) != communicator.size() || !positive),
+                      ExitCode::usage,
+                      std::to_string(options.weights.size()) + " weights for " + std::to_string(communicator.size()) +
+                          " devices; expected one for each, not all 0");
+    LOCKSTEP_THROW_IF(options.learning_rate.base_batch < 1, ExitCode::usage,
+                      "base batch of " + std::to_string(options.learning_rate.base_batch) + "; expected 1 or more");
     LOCKSTEP_THROW_IF(options.accumulate < 1, ExitCode::usage,
                       std::to_string(options.accumulate) + " micro-batches; expected 1 or more");
     LOCKSTEP_THROW_IF(images < 1, ExitCode::usage, "no training images; expected 1 or more");
@@ -274,11 +282,15 @@ struct Trainer::Impl {
 
   std::int64_t steps_per_epoch() const { return (images + options.batch - 1) / options.batch; }
 
+  Interval shards_of(ShardPlan const& plan, int rank) const {
+    return options.weights.empty() ? plan.shards_of(rank, communicator.size()) : plan.shards_of(rank, options.weights);
+  }
+
   // Of the full minibatch and of an epoch's short last one, which can have more shards.
   std::int64_t most_shards(int rank) const {
     std::int64_t most = 0;
     for (std::int64_t n : {std::min(options.batch, images), images % options.batch})
-      most = std::max(most, ShardPlan::for_batch(n).shards_of(rank, communicator.size()).size());
+      most = std::max(most, shards_of(ShardPlan::for_batch(n), rank).size());
     return most;
   }
 
@@ -289,7 +301,7 @@ struct Trainer::Impl {
     Segments own = segments;
     for (std::int64_t n : {std::min(options.batch, images), images % options.batch}) {
       ShardPlan const plan = ShardPlan::for_batch(n);
-      Interval const run   = plan.shards_of(rank, communicator.size());
+      Interval const run   = shards_of(plan, rank);
       if (run.size() == 0) continue;
       auto const shards = comm::chunk_range(run.size(), options.accumulate, last_micro(run)).size();
       own.blocks        = std::max(own.blocks, blocks_of(plan, shards));
@@ -322,7 +334,7 @@ struct Trainer::Impl {
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
-      device.run       = plan.shards_of(communicator.rank(int(local)), communicator.size());
+      device.run       = shards_of(plan, communicator.rank(int(local)));
       visit(Stage::planned, local, n, nullptr, &device.run);
       std::int64_t const whole = thread ? last_micro(device.run) : options.accumulate;
       for (std::int64_t micro = 0; micro < whole; ++micro) shard_gradients(device, plan, first, micro);
@@ -338,11 +350,12 @@ struct Trainer::Impl {
     // What the thread did while nobody waited for it.
     double const hidden = thread ? std::max(0.0, communicator.seconds() - communicated - waited) : 0;
     to_gradient(plan, n);
+    auto const rate = float(options.learning_rate.at(step, options.batch, steps_per_epoch()));
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
       visit(Stage::divided, local, n);
-      sgd(device.space, float(options.learning_rate), part(device.gradient, 0, network.parameters), device.parameters);
+      sgd(device.space, rate, part(device.gradient, 0, network.parameters), device.parameters);
       visit(Stage::updated, local, n);
     }
     ++step;

@@ -11,6 +11,7 @@
 #include "miniapp/buckets.hpp"
 #include "miniapp/data/dataset.hpp"
 #include "miniapp/executor.hpp"
+#include "miniapp/learning_rate.hpp"
 #include "miniapp/network.hpp"
 #include "miniapp/step_hook.hpp"
 
@@ -22,8 +23,8 @@ enum class Reduction {
 };
 
 struct TrainerOptions {
-  std::int64_t batch    = 256;  // of all devices together
-  double learning_rate  = 0.2;
+  std::int64_t batch = 256;  // of all devices together
+  LearningRate learning_rate;
   std::uint64_t seed    = 1;
   Reduction reduction   = Reduction::exact;
   std::string allreduce = "ring";  // a name from comm::algorithm_names()
@@ -34,7 +35,8 @@ struct TrainerOptions {
   bool overlap            = false;
   std::int64_t accumulate = 1;  // micro-batches a step
   Conv conv               = Conv::direct;
-  StepHook hook;  // for the verifier; empty otherwise
+  std::vector<double> weights;  // of the ranks: shards go to them in this proportion; empty: equal shares
+  StepHook hook;                // for the verifier; empty otherwise
 };
 
 struct StepResult {

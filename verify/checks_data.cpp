@@ -31,7 +31,7 @@ Values uses(Setup const& setup, std::vector<float> const& before, std::vector<fl
     double found = 0, once = 0;
     for (int c = 0; c < classes; ++c) {
       std::size_t const at = std::size_t(weight + image * classes + c);
-      double const one     = -setup.options.learning_rate / double(n) * gradient[std::size_t(c)];
+      double const one     = -setup.options.learning_rate.base / double(n) * gradient[std::size_t(c)];
       found += (double(after[at]) - before[at]) * one;
       once += one * one;
     }
@@ -46,15 +46,15 @@ struct Case {
 
 Setup audit_setup(Context const& context, Case const& sizes) {
   Setup setup;
-  setup.train                 = one_bright_pixel(sizes.images);
-  setup.network               = one_dense_layer(setup.train);
-  setup.test                  = setup.train;
-  setup.options.batch         = sizes.batch;
-  setup.options.learning_rate = 0.5;
-  setup.options.seed          = 9;
-  setup.options.allreduce     = context.plant().algorithm;
-  setup.options.hook          = context.hook();
-  setup.steps                 = 2 * ((sizes.images + sizes.batch - 1) / sizes.batch);  // two epochs
+  setup.train                      = one_bright_pixel(sizes.images);
+  setup.network                    = one_dense_layer(setup.train);
+  setup.test                       = setup.train;
+  setup.options.batch              = sizes.batch;
+  setup.options.learning_rate.base = 0.5;
+  setup.options.seed               = 9;
+  setup.options.allreduce          = context.plant().algorithm;
+  setup.options.hook               = context.hook();
+  setup.steps                      = 2 * ((sizes.images + sizes.batch - 1) / sizes.batch);  // two epochs
   return setup;
 }
 

@@ -13,17 +13,17 @@ namespace {
 
 Setup setup_of(Context const& context, Network network, std::int64_t images, std::int64_t batch, std::int64_t steps) {
   Setup setup;
-  setup.network               = std::move(network);
-  setup.train                 = noise(11, images, setup.network.input.height, setup.network.input.width);
-  setup.test                  = noise(12, 23, setup.network.input.height, setup.network.input.width);
-  setup.options.batch         = batch;
-  setup.options.learning_rate = 0.1;
-  setup.options.seed          = 3;
-  setup.options.allreduce     = context.plant().algorithm;
-  setup.options.bucket_bytes  = context.plant().bucket_bytes;
-  setup.options.hook          = context.hook();
-  setup.start                 = to_float(start_values(setup.network, 5));
-  setup.steps                 = steps;
+  setup.network                    = std::move(network);
+  setup.train                      = noise(11, images, setup.network.input.height, setup.network.input.width);
+  setup.test                       = noise(12, 23, setup.network.input.height, setup.network.input.width);
+  setup.options.batch              = batch;
+  setup.options.learning_rate.base = 0.1;
+  setup.options.seed               = 3;
+  setup.options.allreduce          = context.plant().algorithm;
+  setup.options.bucket_bytes       = context.plant().bucket_bytes;
+  setup.options.hook               = context.hook();
+  setup.start                      = to_float(start_values(setup.network, 5));
+  setup.steps                      = steps;
   return setup;
 }
 
@@ -82,7 +82,7 @@ ReferenceTrajectory reference_training(Setup const& setup) {
                                      setup.train.labels[std::size_t(image)], parameters, gradient);
     }
     for (std::size_t p = 0; p < parameters.size(); ++p)
-      parameters[p] -= setup.options.learning_rate * gradient[p] / double(end - begin);
+      parameters[p] -= setup.options.learning_rate.base * gradient[p] / double(end - begin);
     trajectory.losses.push_back(loss / double(end - begin));
     trajectory.parameters.push_back(parameters);
   }

@@ -13,7 +13,7 @@ namespace lockstep {
 using Arguments = std::vector<std::string>;  // after the subcommand's name
 
 struct Command {
-  char const* name;
+  char const* name;                   // one word, or two: "study batch"
   char const* summary;                // one line for `lockstep --help`
   ExitCode (*run)(Arguments const&);  // throws Error; main prints its message as one line
   char const* operand = "";           // the word that follows the name, if one must
@@ -42,5 +42,10 @@ extern Command const schedule_command;
 extern Command const simulate_command;
 extern Command const info_command;
 extern Command const bench_command;
+extern Command const study_batch_command;
+extern Command const study_allreduce_command;
+extern Command const study_accuracy_command;
+extern Command const study_unequal_command;
+extern Command const study_loss_command;
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/commands/documentation.hpp"
 
+#include <map>
 #include <regex>
 #include <sstream>
 
@@ -88,25 +89,37 @@ void print_man_page(std::ostream& out, Commands const& commands) {
 }
 
 void print_bash_completion(std::ostream& out, Commands const& commands) {
-  std::string names;
-  for (auto const* command : commands) names += std::string(names.empty() ? "" : " ") + command->name;
+  std::string names;                           // first words
+  std::map<std::string, std::string> seconds;  // of commands of two words, by the first
+  for (auto const* command : commands) {
+    std::string const full = command->name, first = full.substr(0, full.find(' '));
+    if (seconds.count(first) == 0) names += (names.empty() ? "" : " ") + first;
+    if (first != full) seconds[first] += (seconds[first].empty() ? "" : " ") + full.substr(first.size() + 1);
+  }
   out << "# bash completion for lockstep " << version() << "\n"
       << "_lockstep() {\n"
       << "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} words=\n"
       << "  if [ \"$COMP_CWORD\" = 1 ]; then\n"
-      << "    words='" << names << " help'\n"
-      << "  else\n    case ${COMP_WORDS[1]}:$before in\n";
+      << "    words='" << names << " help'\n";
+  for (auto const& [first, words] : seconds)
+    out << "  elif [ \"$COMP_CWORD ${COMP_WORDS[1]}\" = '2 " << first << "' ]; then\n"
+        << "    words='" << words << "'\n";
+  out << "  else\n    local command=${COMP_WORDS[1]}\n";
+  for (auto const& [first, words] : seconds)
+    out << "    [ \"$command\" != " << first << " ] || command+=\" ${COMP_WORDS[2]}\"\n";
+  out << "    case $command:$before in\n";
   std::ostringstream options;
   for (auto const* command : commands) {
-    options << "      " << command->name << ":*) words='";
+    options << "      '" << command->name << "':*) words='";
     std::string separator, free_values;
     for (auto const& option : options_of(*command)) {
       options << separator << "--" << option.name;
       separator = " ";
       if (!option.takes_value) continue;
       // After an option with a value come its choices, else names of files.
-      std::string pattern = std::string(command->name) + ":--" + option.name;
-      if (!option.letter.empty()) pattern += std::string("|") + command->name + ":-" + option.letter;
+      std::string const quoted = std::string("'") + command->name + "'";
+      std::string pattern      = quoted + ":--" + option.name;
+      if (!option.letter.empty()) pattern += "|" + quoted + ":-" + option.letter;
       auto const choices = choices_of(option);
       if (choices.empty()) {
         free_values += (free_values.empty() ? "" : "|") + pattern;

@@ -4,7 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
+#include <sstream>
 
 #include "kernels/error.hpp"
 
@@ -42,6 +44,40 @@ ByteRange parse_byte_range(std::string const& option, std::string const& text) {
   LOCKSTEP_THROW_IF(range.low > range.high, ExitCode::usage,
                     option + " " + text + "; expected LOW:HIGH with LOW <= HIGH");
   return range;
+}
+
+std::vector<std::string> split_list(std::string const& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text + ',');
+  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+  return words;
+}
+
+std::vector<std::int64_t> parse_integers(std::string const& option, std::string const& text, std::int64_t low,
+                                         std::int64_t high) {
+  std::vector<std::int64_t> values;
+  for (auto const& word : split_list(text)) {
+    std::int64_t value        = 0;
+    auto const [rest, failed] = std::from_chars(word.data(), word.data() + word.size(), value);
+    LOCKSTEP_THROW_IF(failed != std::errc() || rest != word.data() + word.size() || value < low || value > high,
+                      ExitCode::usage,
+                      option + " " + text + "; expected whole numbers of " + std::to_string(low) + " to " +
+                          std::to_string(high) + " with commas between them");
+    values.push_back(value);
+  }
+  return values;
+}
+
+std::vector<double> parse_numbers(std::string const& option, std::string const& text, double low, double high) {
+  std::vector<double> values;
+  for (auto const& word : split_list(text)) {
+    char* end          = nullptr;
+    double const value = std::strtod(word.c_str(), &end);
+    LOCKSTEP_THROW_IF(word.empty() || *end != '\0' || !(value >= low && value <= high), ExitCode::usage,
+                      option + " " + text + "; expected numbers with commas between them");
+    values.push_back(value);
+  }
+  return values;
 }
 
 std::string bytes_text(double bytes) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace lockstep {
 
@@ -14,6 +15,12 @@ struct ByteRange {
 };
 // "LOW:HIGH", or one size for both.
 ByteRange parse_byte_range(std::string const& option, std::string const& text);
+
+// "1,2,4": words, whole numbers, numbers. Error (usage) that names the option if there is none, or one out of range.
+std::vector<std::string> split_list(std::string const& text);
+std::vector<std::int64_t> parse_integers(std::string const& option, std::string const& text, std::int64_t low,
+                                         std::int64_t high);
+std::vector<double> parse_numbers(std::string const& option, std::string const& text, double low, double high);
 
 std::string bytes_text(double bytes);      // "64 KiB"
 std::string seconds_text(double seconds);  // "12.3 us"

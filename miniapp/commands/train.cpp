@@ -13,6 +13,7 @@
 #include "comm/communicator.hpp"
 #include "miniapp/checkpoint.hpp"
 #include "miniapp/commands/command.hpp"
+#include "miniapp/commands/quantities.hpp"
 #include "miniapp/profiler.hpp"
 #include "miniapp/report.hpp"
 #include "miniapp/runtime.hpp"
@@ -27,7 +28,8 @@ using Json   = nlohmann::ordered_json;
 constexpr std::int64_t most = std::int64_t(1) << 31;
 
 struct Settings {
-  std::string table, save_table, data, fuse, overlap, reduction, conv, json, trace, checkpoint, resume, save;
+  std::string table, save_table, data, lr_rule, weights, fuse, overlap, reduction, conv, json, trace, checkpoint,
+      resume, save;
   std::int64_t every, devices, epochs, steps, train_images, test_images, threads, seed;
   double timeout;
   bool force = false, log_steps = false, timers = false;
@@ -54,10 +56,18 @@ po::options_description describe(Settings& settings) {
   add("data", po::value(&settings.data)->default_value("auto"),
       "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
   add("devices,k", po::value(&settings.devices)->default_value(1), "devices per process");
+  add("weights", po::value(&settings.weights),
+      "speeds of the devices, a list in order of rank: faster ones get more of every batch (default: equal)");
   add("epochs", po::value(&settings.epochs)->default_value(10), "passes over the training images");
   add("steps", po::value(&settings.steps)->default_value(0), "stop after this many steps (0: after the epochs)");
   add("batch", po::value(&trainer.batch)->default_value(256), "images a step, of all devices together");
-  add("lr", po::value(&trainer.learning_rate)->default_value(0.2, "0.2"), "learning rate");
+  auto& rate = trainer.learning_rate;
+  add("lr", po::value(&rate.base)->default_value(0.2, "0.2"), "learning rate");
+  add("lr-rule", po::value(&settings.lr_rule)->default_value("kept"),
+      "kept: the learning rate of every batch; sqrt: times sqrt(batch / base batch); linear: times batch / base batch");
+  add("base-batch", po::value(&rate.base_batch)->default_value(256), "the batch that --lr belongs to");
+  add("warmup-epochs", po::value(&rate.warmup)->default_value(0),
+      "epochs over which the learning rate grows from --lr to what the rule makes of it, every step");
   add("seed", po::value(&settings.seed)->default_value(1), "of the start weights and of the order of the images");
   add("allreduce", po::value(&trainer.allreduce)->default_value("ring"), joined(allreduce_names()).c_str());
   add("allreduce-table", po::value(&settings.table),
@@ -96,6 +106,7 @@ po::options_description describe(Settings& settings) {
 void check(Settings& settings) {
   auto& trainer = settings.trainer;
   in_range("--devices", settings.devices, 1, 4096);
+  if (!settings.weights.empty()) trainer.weights = parse_numbers("--weights", settings.weights, 0, 1e9);
   in_range("--epochs", settings.epochs, 0, most);
   in_range("--steps", settings.steps, 0, most);
   in_range("--batch", trainer.batch, 1, most);
@@ -104,8 +115,15 @@ void check(Settings& settings) {
   in_range("--train-images", settings.train_images, 0, most);
   in_range("--test-images", settings.test_images, 0, most);
   in_range("--threads", settings.threads, 0, 4096);
-  LOCKSTEP_THROW_IF(!std::isfinite(trainer.learning_rate) || trainer.learning_rate < 0, ExitCode::usage,
-                    "--lr " + std::to_string(trainer.learning_rate) + "; expected a finite number, 0 or more");
+  auto& rate = trainer.learning_rate;
+  LOCKSTEP_THROW_IF(!std::isfinite(rate.base) || rate.base < 0, ExitCode::usage,
+                    "--lr " + std::to_string(rate.base) + "; expected a finite number, 0 or more");
+  rate.rule = parse_learning_rate_rule("--lr-rule", settings.lr_rule);
+  in_range("--base-batch", rate.base_batch, 1, most);
+  in_range("--warmup-epochs", rate.warmup, 0, most);
+  LOCKSTEP_THROW_IF(rate.warmup > 0 && rate.rule == LearningRate::Rule::kept, ExitCode::usage,
+                    "--warmup-epochs " + std::to_string(rate.warmup) +
+                        " with --lr-rule kept; expected sqrt or linear, which give the ramp its end");
   LOCKSTEP_THROW_IF(!(settings.timeout > 0 && settings.timeout <= 86400), ExitCode::usage,
                     "--timeout " + std::to_string(settings.timeout) + "; expected more than 0, up to 86400 seconds");
   auto const names = allreduce_names();
@@ -228,7 +246,7 @@ class Run {
     add("conv", m_settings.conv);
     add("batch",
         std::to_string(trainer.batch) + ", " + std::to_string(m_trainer.steps_per_epoch()) + " steps an epoch");
-    add("learning rate", Json(trainer.learning_rate).dump());
+    add("learning rate", trainer.learning_rate.text());
     add("seed", std::to_string(trainer.seed));
     for (auto const& [key, value] : facts) say("%s : %s\n", key.c_str(), value.c_str());
     if (!m_data.notice.empty()) say("NOTE: %s\n", m_data.notice.c_str());
@@ -245,11 +263,15 @@ class Run {
                                     {"processes", m_communicator.processes()},
                                     {"devices_per_process", m_communicator.local_size()},
                                     {"devices", m_communicator.size()},
+                                    {"weights", trainer.weights},
                                     {"epochs", m_settings.epochs},
                                     {"steps", m_settings.steps},
                                     {"batch", trainer.batch},
                                     {"steps_per_epoch", m_trainer.steps_per_epoch()},
-                                    {"learning_rate", trainer.learning_rate},
+                                    {"learning_rate", trainer.learning_rate.base},
+                                    {"lr_rule", name(trainer.learning_rate.rule)},
+                                    {"base_batch", trainer.learning_rate.base_batch},
+                                    {"warmup_epochs", trainer.learning_rate.warmup},
                                     {"seed", trainer.seed},
                                     {"allreduce", trainer.allreduce},
                                     {"fuse", m_settings.fuse == "on"},
@@ -267,7 +289,7 @@ class Run {
     auto const& trainer = m_settings.trainer;
     return {{"seed", std::to_string(trainer.seed)},
             {"batch", std::to_string(trainer.batch)},
-            {"learning_rate", Json(trainer.learning_rate).dump()},
+            {"learning_rate", trainer.learning_rate.text()},
             {"reduction", m_settings.reduction},
             {"conv", m_settings.conv},
             {"train_images", std::to_string(m_data.train.count)},
@@ -324,6 +346,9 @@ class Run {
     m_correct             = m_trainer.count_correct();
     double const accuracy = share(m_correct, m_data.test.count), rate = double(images) / seconds;
     double const loss = m_epoch_loss / double(images_done(per_epoch));
+    // Of the last step, which a ramp has brought farthest.
+    double const learning_rate =
+        m_settings.trainer.learning_rate.at(m_trainer.step() - 1, m_settings.trainer.batch, per_epoch);
     m_images += images;
     m_seconds += seconds;
     m_communication += communication;
@@ -337,6 +362,7 @@ class Run {
                                             {"test_accuracy", accuracy},
                                             {"seconds", seconds},
                                             {"images_per_s", rate},
+                                            {"learning_rate", learning_rate},
                                             {"communication_share", communication / seconds},
                                             {"communication", communication_times(communication, exposed)}});
   }

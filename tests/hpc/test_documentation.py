@@ -12,15 +12,15 @@ from program import run
 
 def commands():
     lines = run("--help").stdout.split("Commands:\n")[1].splitlines()
-    return [line.split()[0] for line in lines if not line.startswith("  man,")]
+    return [re.split("  +", line)[1] for line in lines if not line.startswith("  man,")]
 
 
 def usage(command):
-    return re.match(r"Usage: (.*) \[options\]", run(command, "--help").stdout)[1]
+    return re.match(r"Usage: (.*) \[options\]", run(*command.split(), "--help").stdout)[1]
 
 
 def options(command):
-    return re.findall(r"(?m)^\s+(?:-(\w) \[ )?--([\w-]+)", run(command, "--help").stdout)
+    return re.findall(r"(?m)^\s+(?:-(\w) \[ )?--([\w-]+)", run(*command.split(), "--help").stdout)
 
 
 class Manual(unittest.TestCase):
@@ -65,12 +65,14 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         return done.stdout.split()
 
     def test_commands(self):
-        self.assertEqual(self.complete("lockstep", ""), [*commands(), "help"])
+        self.assertEqual(self.complete("lockstep", ""), [*dict.fromkeys(command.split()[0] for command in commands()), "help"])
+        self.assertIn("batch", self.complete("lockstep", "study", ""))
+        self.assertEqual(self.complete("lockstep", "study", "ba"), ["batch"])
         self.assertEqual(self.complete("lockstep", "tr"), ["train"])
 
     def test_options(self):
         for command in commands():
-            self.assertEqual(sorted(self.complete("lockstep", command, "--")), sorted({"--help"} | {"--" + name for _, name in options(command)}))
+            self.assertEqual(sorted(self.complete("lockstep", *command.split(), "--")), sorted({"--help"} | {"--" + name for _, name in options(command)}))
         self.assertEqual(self.complete("lockstep", "train", "--tra"), ["--train-images", "--trace"])
 
     def test_values(self):

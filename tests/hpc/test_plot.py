@@ -28,8 +28,12 @@ class Figures(unittest.TestCase):
         cls.trainings = [cls.record("train-1", *TRAIN), cls.record("train-3", *TRAIN, "--devices", 3, "--trace", cls.trace)]
         cls.sweep = [cls.record(f"sweep-{batch}-{rate}", *TRAIN, "--batch", batch, "--lr", rate) for batch, rate in ((64, 0.1), (256, 0.4))]
         cls.benchmark = cls.record("allreduce", "allreduce", "--devices", 2, "--min-bytes", 1024, "--max-bytes", "64K", "--iters", 2)
+        studies = [cls.record("study-batch", "study", "batch", "--quick", "--devices", "1,2", "--epochs", 2, "--train-images", 300, "--batch", 16,
+                              "--lr", 0.9)]
+        studies += [cls.record(f"study-{name}", "study", name, "--quick") for name in ("allreduce", "accuracy", "unequal", "loss")]
+        cls.studies = studies
         cls.out = os.path.join(cls.folder.name, "figures")
-        cls.done = plot("--out", cls.out, *cls.trainings, *cls.sweep, cls.benchmark, cls.trace)
+        cls.done = plot("--out", cls.out, *cls.trainings, *cls.sweep, *studies, cls.benchmark, cls.trace)
 
     @classmethod
     def record(cls, name, *arguments):
@@ -62,7 +66,7 @@ class Figures(unittest.TestCase):
 
     def test_draws_all(self):
         self.assertEqual(self.done.returncode, 0, self.done.stderr)
-        names = ("accuracy", "allreduce", "breakdown", "scaling", "sweep", "timeline")
+        names = ("accuracy", "allreduce", "batch", "breakdown", "loss", "padding", "parts", "scaling", "sweep", "timeline", "unequal")
         self.assertEqual(sorted(os.listdir(self.out)), sorted(f"{name}.{form}" for name in names for form in ("png", "svg")))
         self.assertEqual(len(self.done.stdout.splitlines()), 2 * len(names))
 
@@ -77,6 +81,29 @@ class Figures(unittest.TestCase):
 
     def test_sweep(self):
         self.check("sweep", "learning rate", "0.4", "256")
+
+    def test_studies(self):
+        self.check("batch", "k = 2, batch 32", "test accuracy, %")
+        self.check("parts", "owners", "measured here", "predicted, network", "naive, 8 calls")
+        self.check("padding", "padded to k shares", "reported test accuracy, %")
+        self.check("unequal", "equal shares", "slow device left out", "predicted")
+        self.check("loss", "undisturbed", "killed", "until the job ends")
+
+    def test_sweep_of_a_study(self):
+        with open(self.studies[0]) as file:
+            record = json.load(file)
+        for row, mean in zip(record["result"]["summary"], (0.25, 0.5, 0.75, 0.875, 1.0)):
+            row.update(trained=row["runs"], mean=[mean, mean])
+        path = os.path.join(self.folder.name, "sweep-study.json")
+        with open(path, "w") as file:
+            json.dump(record, file)
+        out = os.path.join(self.folder.name, "sweep-study")
+        self.assertEqual(plot("--out", out, "--only", "sweep", path).returncode, 0)
+        with open(os.path.join(out, "sweep.svg")) as file:
+            svg = file.read()
+        for text in (">25.0<", ">50.0<", ">75.0<", ">87.5<", ">1.8<"):  # the rate of linear, not of the ramp
+            self.assertIn(text, svg)
+        self.assertNotIn(">100.0<", svg)
 
     def test_timeline(self):
         self.check("timeline", "device 0", "device 2", "exact sums")

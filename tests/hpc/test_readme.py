@@ -39,6 +39,9 @@ case $1 in
     [[ " $* " == *" --only "* ]] || set -- "$@" --only layers
     [[ " $* " == *" --quick "* ]] || set -- "$@" --quick
     exec {shlex.quote(LOCKSTEP)} "$@" ;;
+  study)
+    [ "$2" != batch ] || set -- "$@" --epochs 1 --seeds 1 --train-images 300
+    exec {shlex.quote(LOCKSTEP)} "$@" --quick ;;
   allreduce) exec {shlex.quote(LOCKSTEP)} "$@" --iters 2 ;;
   *) exec {shlex.quote(LOCKSTEP)} "$@" ;;
 esac
@@ -103,8 +106,8 @@ class Commands(unittest.TestCase):
     def test_options_of_all_commands_exist(self):
         """Also of those that are not run."""
         for page in pages():
-            for name, rest in re.findall(r"(?m)\blockstep (\w+)((?: +-[^`|#\n]*)?)", "\n".join(blocks(read(page), r"(?:sh|console)"))):
-                helped = subprocess.run([LOCKSTEP, name, "--help"], capture_output=True, text=True)
+            for name, rest in re.findall(r"(?m)\blockstep ((?:study )?\w+)((?: +-[^`|#\n]*)?)", "\n".join(blocks(read(page), r"(?:sh|console)"))):
+                helped = subprocess.run([LOCKSTEP, *name.split(), "--help"], capture_output=True, text=True)
                 self.assertEqual(helped.returncode, 0, f"{page}: lockstep {name}")
                 for option in re.findall(r"(?:^| )--([\w-]+)", rest):
                     self.assertIn(f"--{option} ", helped.stdout.replace("\n", " \n").replace("]", " ]") + " ", f"{page}: lockstep {name}")

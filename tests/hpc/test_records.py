@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import tempfile
 import unittest
 
@@ -16,7 +17,9 @@ CHECKER = jsonschema.Draft202012Validator(SCHEMA)
 TRAIN = ["train", "--data", "synthetic", "--train-images", 300, "--test-images", 20, "--epochs", 1]
 COMMANDS = {"train": TRAIN, "bench": ["bench", "kernels", "--samples", 1], "info": ["info"], "verify": ["verify", "--only", "collectives"],
             "schedule": ["schedule", "--algorithm", "ring", "--ranks", 4, "--elements", 100], "simulate": ["simulate", "--ranks", 8],
-            "allreduce": ["allreduce", "--devices", 2, "--min-bytes", 1024, "--max-bytes", 4096, "--iters", 2]}
+            "allreduce": ["allreduce", "--devices", 2, "--min-bytes", 1024, "--max-bytes", 4096, "--iters", 2],
+            "study batch": ["study", "batch", "--quick", "--epochs", 1, "--seeds", 1, "--train-images", 300],
+            **{f"study {name}": ["study", name, "--quick"] for name in ("allreduce", "accuracy", "unequal", "loss")}}
 
 
 class Records(unittest.TestCase):
@@ -35,7 +38,7 @@ class Records(unittest.TestCase):
                 self.assertEqual(found["subcommand"], name)
 
     def test_every_command_is_in_the_schema(self):
-        known = {line.split()[0] for line in run("--help").stdout.split("Commands:\n")[1].splitlines()} - {"man,"}
+        known = {re.split("  +", line)[1] for line in run("--help").stdout.split("Commands:\n")[1].splitlines()} - {"man, completion"}
         self.assertLessEqual(known, set(SCHEMA["properties"]["subcommand"]["enum"]))
 
     def test_options(self):

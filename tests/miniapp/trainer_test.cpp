@@ -182,6 +182,43 @@ TEST(Trainer, FloatModeStaysNearOneDevice) {
   }
 }
 
+TEST(LearningRate, FollowsItsRule) {
+  LearningRate rate;
+  rate.base       = 0.25;
+  rate.base_batch = 64;
+  EXPECT_EQ(rate.at(0, 1024, 10), 0.25);
+  rate.rule = LearningRate::Rule::sqrt;
+  EXPECT_EQ(rate.at(0, 1024, 10), 1);
+  EXPECT_EQ(rate.at(0, 16, 10), 0.125);
+  rate.rule = LearningRate::Rule::linear;
+  EXPECT_EQ(rate.at(0, 1024, 10), 4);
+  rate.warmup = 3;  // 30 steps of 0.125
+  for (int step = 0; step < 30; ++step) EXPECT_DOUBLE_EQ(rate.at(step, 1024, 10), 0.25 + 0.125 * (step + 1)) << step;
+  for (int step : {29, 30, 1000}) EXPECT_EQ(rate.at(step, 1024, 10), 4) << step;
+  EXPECT_EQ(rate.at(7, 64, 10), 0.25) << "a ramp to the base rate is none";
+  EXPECT_EQ(rate.text(), "0.25 at batch 64, linear, warm-up over 3 epochs");
+}
+
+TEST(Trainer, EveryStepHasItsOwnLearningRate) {
+  auto options                     = options_with(40);  // 4 steps an epoch
+  options.learning_rate.rule       = LearningRate::Rule::linear;
+  options.learning_rate.base       = 0.125;
+  options.learning_rate.base_batch = 10;
+  options.learning_rate.warmup     = 2;
+  comm::Communicator one{{Space()}};
+  Trainer ramp(one, small_network(), squares(150, 1), squares(10, 2), options);
+  for (int step = 0; step < 10; ++step) {
+    auto fixed          = options_with(40);
+    fixed.learning_rate = {step < 8 ? 0.125 + 0.375 * (step + 1) / 8 : 0.5};
+    Trainer single(one, small_network(), squares(150, 1), squares(10, 2), fixed);
+    single.restore(ramp.parameters(), step);
+    single.advance();
+    ramp.advance();
+    ASSERT_EQ(single.parameters_sha256(), ramp.parameters_sha256()) << step;
+  }
+  for (int devices : {2, 5}) EXPECT_EQ(train(devices, options, 10).sha256, ramp.parameters_sha256()) << devices;
+}
+
 TEST(Trainer, HandlesFewerImagesThanDevices) {
   for (std::int64_t images : {1, 2, 5, 9}) {
     Outcome const one = train(1, options_with(4), 6, images, 3);

@@ -47,7 +47,9 @@ class Options(Refused):
         for option, value in (("--devices", 0), ("--devices", -1), ("--batch", 0), ("--epochs", -1), ("--steps", -5), ("--seed", -1),
                               ("--lr", "nan"), ("--lr", -0.1), ("--timeout", 0), ("--threads", -2), ("--accumulate", 0),
                               ("--allreduce", "rings"), ("--reduction", "double"), ("--conv", "both"), ("--fuse", "maybe"),
-                              ("--bucket-bytes", -1), ("--overlap", "yes"),
+                              ("--bucket-bytes", -1), ("--overlap", "yes"), ("--lr-rule", "square"), ("--base-batch", 0),
+                              ("--warmup-epochs", -1), ("--warmup-epochs", 2),
+                              ("--weights", "1,2"), ("--weights", "0"), ("--weights", "1,"), ("--weights", "-1"),
                               ("--batch", 99999999999999999999)):
             with self.subTest(option=option, value=value):
                 self.refuse(["train", "--data", "synthetic", option, value], option.lstrip("-"))

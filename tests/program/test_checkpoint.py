@@ -159,6 +159,7 @@ class Refused(InFolder):
     def test_settings(self):
         for option, value, name in (("--batch", 32, "batch 16, expected 32"), ("--seed", 2, "seed 1, expected 2"),
                                     ("--lr", 0.1, "learning_rate 0.2, expected 0.1"),
+                                    ("--lr-rule", "sqrt", "learning_rate 0.2, expected 0.2 at batch 256, sqrt"),
                                     ("--reduction", "float", "reduction exact, expected float"),
                                     ("--conv", "gemm", "conv direct, expected gemm"),
                                     ("--train-images", 100, "train_images 3754, expected 100")):

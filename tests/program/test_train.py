@@ -35,6 +35,11 @@ class Placements(unittest.TestCase):
         for threads in (1, 2, 3):
             self.check("--threads", threads)
 
+    def test_unequal_shares(self):
+        for weights in ("3,1", "1,3", "0,1", "1,1", "2,0.5,1"):
+            self.check("--devices", weights.count(",") + 1, "--weights", weights)
+        self.check("--devices", 2, "--weights", "3,1", "--bucket-bytes", 110000, "--overlap", "on")
+
     def test_buckets_and_micro_batches(self):
         self.check("--devices", 3, "--fuse", "off")
         for overlap in ("off", "on"):
@@ -168,6 +173,31 @@ class Memory(unittest.TestCase):
         """At most 33 rows of 129,069 floats instead of 16, whatever the batch."""
         small, large = (self.peak("--data", "synthetic", "--batch", batch, "--steps", 2, "--threads", 1) for batch in (64, 16384))
         self.assertLess(large - small, 17 * 129069 * 4 / 2**20 + 8)
+
+
+class LearningRates(unittest.TestCase):
+    RULE = ["--batch", 128, "--base-batch", 32, "--lr", 0.05]
+
+    def test_grows_to_what_the_rule_makes_of_it(self):
+        for rule, warmup, rates in (("kept", 0, [0.05, 0.05]), ("sqrt", 0, [0.1, 0.1]), ("linear", 0, [0.2, 0.2]), ("linear", 2, [0.125, 0.2])):
+            found = record(*SMALL, *self.RULE, "--lr-rule", rule, "--warmup-epochs", warmup)
+            for epoch, rate in zip(found["result"]["epochs"], rates):
+                self.assertAlmostEqual(epoch["learning_rate"], rate, places=12)
+            self.assertEqual((found["parameters"]["lr_rule"], found["parameters"]["warmup_epochs"]), (rule, warmup))
+
+    def test_a_rule_is_the_rate_that_it_gives(self):
+        scaled = essence(record(*SMALL, *self.RULE, "--lr-rule", "linear", "--devices", 3)["result"])
+        self.assertEqual(scaled, essence(record(*SMALL, "--batch", 128, "--lr", 0.2)["result"]))
+        self.assertNotEqual(scaled, essence(record(*SMALL, *self.RULE)["result"]))
+
+    def test_a_ramp_goes_on_after_a_checkpoint(self):
+        ramp = [*SMALL, *self.RULE, "--lr-rule", "linear", "--warmup-epochs", 2]
+        whole = record(*ramp)["result"]
+        with tempfile.TemporaryDirectory() as folder:
+            first = record(*ramp, "--steps", 5, "--checkpoint", folder)["result"]
+            second = record(*ramp, "--resume", folder, "--devices", 2)["result"]
+        self.assertEqual(second["parameters_sha256"], whole["parameters_sha256"])
+        self.assertEqual(first["step_losses"] + second["step_losses"], whole["step_losses"])
 
 
 class Output(unittest.TestCase):
