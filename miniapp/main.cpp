@@ -11,7 +11,8 @@ int main(int argc, char** argv) {
   Commands const commands{&train_command,          &allreduce_command,     &verify_command,
                           &schedule_command,       &simulate_command,      &bench_command,
                           &info_command,           &study_batch_command,   &study_allreduce_command,
-                          &study_accuracy_command, &study_unequal_command, &study_loss_command};
+                          &study_accuracy_command, &study_unequal_command, &study_overlap_command,
+                          &study_loss_command};
 
   Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();

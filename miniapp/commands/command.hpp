@@ -46,6 +46,7 @@ extern Command const study_batch_command;
 extern Command const study_allreduce_command;
 extern Command const study_accuracy_command;
 extern Command const study_unequal_command;
+extern Command const study_overlap_command;
 extern Command const study_loss_command;
 
 }  // namespace lockstep

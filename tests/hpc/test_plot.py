@@ -30,7 +30,7 @@ class Figures(unittest.TestCase):
         cls.benchmark = cls.record("allreduce", "allreduce", "--devices", 2, "--min-bytes", 1024, "--max-bytes", "64K", "--iters", 2)
         studies = [cls.record("study-batch", "study", "batch", "--quick", "--devices", "1,2", "--epochs", 2, "--train-images", 300, "--batch", 16,
                               "--lr", 0.9)]
-        studies += [cls.record(f"study-{name}", "study", name, "--quick") for name in ("allreduce", "accuracy", "unequal", "loss")]
+        studies += [cls.record(f"study-{name}", "study", name, "--quick") for name in ("allreduce", "accuracy", "unequal", "overlap", "loss")]
         cls.studies = studies
         cls.out = os.path.join(cls.folder.name, "figures")
         cls.done = plot("--out", cls.out, *cls.trainings, *cls.sweep, *studies, cls.benchmark, cls.trace)
@@ -66,7 +66,7 @@ class Figures(unittest.TestCase):
 
     def test_draws_all(self):
         self.assertEqual(self.done.returncode, 0, self.done.stderr)
-        names = ("accuracy", "allreduce", "batch", "breakdown", "loss", "padding", "parts", "scaling", "sweep", "timeline", "unequal")
+        names = ("accuracy", "allreduce", "batch", "breakdown", "loss", "overlap", "padding", "parts", "scaling", "sweep", "timeline", "unequal")
         self.assertEqual(sorted(os.listdir(self.out)), sorted(f"{name}.{form}" for name in names for form in ("png", "svg")))
         self.assertEqual(len(self.done.stdout.splitlines()), 2 * len(names))
 
@@ -87,6 +87,7 @@ class Figures(unittest.TestCase):
         self.check("parts", "owners", "measured here", "predicted, network", "naive, 8 calls")
         self.check("padding", "padded to k shares", "reported test accuracy, %")
         self.check("unequal", "equal shares", "slow device left out", "predicted")
+        self.check("overlap", "8 buckets, overlap on", "hidden", "predicted exposed")
         self.check("loss", "undisturbed", "killed", "until the job ends")
 
     def test_sweep_of_a_study(self):

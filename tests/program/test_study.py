@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The studies' small forms: what they claim is in what they measured, and can be wrong."""
+import json
 import math
+import os
+import tempfile
 import unittest
 
 from program import MPIEXEC, record, run
@@ -151,6 +154,41 @@ class Unequal(Study):
         self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
 
 
+class Overlap(Study):
+    def check_rows(self, found):
+        rows = found["result"]["rows"]
+        self.assertEqual([(row["buckets"], row["overlap"]) for row in rows], [(1, False), (3, False), (3, True), (8, False), (8, True)])
+        self.assertEqual(len({row["parameters_sha256"] for row in rows}), 1)
+        for row in rows:
+            self.assertGreater(row["communication_s"], 0)
+            self.assertGreater(row["predicted_communication_s"], 0)
+            if not row["overlap"]:
+                self.assertEqual(row["exposed_s"], row["communication_s"])
+                self.assertAlmostEqual(row["predicted_exposed_s"], row["predicted_communication_s"])
+        for off, on in (rows[1:3], rows[3:5]):
+            self.assertLess(on["predicted_exposed_s"], off["predicted_exposed_s"])
+            self.assertLessEqual(on["exposed_s"], on["communication_s"])
+
+    def test_in_process(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace.json")
+            found = record("study", "overlap", "--quick", "--threads", 1, "--trace", trace)
+            with open(trace) as file:
+                self.assertIn("traceEvents", json.load(file))
+        self.check(found, 2)
+        self.check_rows(found)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_processes(self):
+        found = record("study", "overlap", "--quick", "--devices", 1, "--threads", 1, ranks=2)
+        self.check(found, 2)
+        self.check_rows(found)
+
+    def test_one_device_talks_to_nobody(self):
+        done = run("study", "overlap", "--quick", "--devices", 1)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
+
+
 class Loss(Study):
     def check_rows(self, found):
         for row in found["result"]["rows"]:
@@ -187,7 +225,7 @@ class Names(unittest.TestCase):
         for arguments, word in ((["study"], "alone"), (["study", "nothing"], "'nothing'")):
             done = run(*arguments)
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1))
-            for text in (word, "batch", "allreduce", "accuracy", "unequal", "loss"):
+            for text in (word, "batch", "allreduce", "accuracy", "unequal", "overlap", "loss"):
                 self.assertIn(text, done.stderr)
 
 
