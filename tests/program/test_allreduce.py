@@ -143,7 +143,7 @@ class LostRank(unittest.TestCase):
 
     def test_lost_while_buckets_overlap(self):
         for how in (signal.SIGSTOP, signal.SIGKILL):
-            self.lose(how, "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000",
+            self.lose(how, "train loss", "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000",
                       "--overlap", "on", "--bucket-bytes", "1")
 
 
