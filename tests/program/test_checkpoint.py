@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import re
 import signal
 import subprocess
 import tempfile
@@ -18,6 +19,13 @@ TRAIN = ["train", "--data", "synthetic", "--train-images", 3754, "--batch", 16, 
 
 def checkpoints(folder):
     return sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".safetensors"))
+
+
+def last_step(folder):
+    """0 before the first checkpoint."""
+    if not os.path.isdir(folder):
+        return 0
+    return max((int(re.search(r"(\d+)\.safetensors$", path).group(1)) for path in checkpoints(folder)), default=0)
 
 
 def outcome(run_record):
@@ -95,9 +103,7 @@ class Killed(InFolder):
             time.sleep(0.01)
 
     def test_at_twenty_moments(self):
-        started = time.monotonic()
         expected = record(*self.SMALL)["result"]["parameters_sha256"]
-        duration = time.monotonic() - started
         seed = random.randrange(10**6)
         draw = random.Random(seed)
         caught = 0
@@ -108,16 +114,17 @@ class Killed(InFolder):
             arguments = [*self.SMALL, "--checkpoint", folder, "--every", 1]
             process = subprocess.Popen(launcher + [LOCKSTEP, *map(str, arguments), "--devices", str(draw.randint(1, 3))],
                                        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            while process.poll() is None and not (os.path.isdir(folder) and os.listdir(folder)):
-                time.sleep(0.002)
-            time.sleep(draw.uniform(0, duration))
+            moment = draw.randint(1, 47)
+            while process.poll() is None and last_step(folder) < moment:
+                time.sleep(0.001)
+            time.sleep(draw.uniform(0, 0.005))  # a step, about
             if process.poll() is None:
                 self.kill(process)
             with self.subTest(trial=trial, seed=seed):
                 for path in checkpoints(folder):
                     safetensors_file.read(path)
                 left = checkpoints(folder)
-                caught += bool(left) and not left[-1].endswith("48.safetensors")
+                caught += 0 < last_step(folder) < 48
                 resume = ["--resume", folder] if left else []
                 result = record(*arguments, *resume, "--devices", draw.randint(1, 4), ranks=draw.choice((0, 3)) if MPIEXEC else 0)["result"]
                 self.assertEqual(result["parameters_sha256"], expected)
