@@ -174,9 +174,12 @@ std::string read(std::string const& path) {
 std::vector<pid_t> family(pid_t pid) {
   std::vector<pid_t> all{pid};
   for (std::size_t i = 0; i < all.size(); ++i) {
-    std::string const own = std::to_string(all[i]);
-    std::istringstream children(read("/proc/" + own + "/task/" + own + "/children"));
-    for (pid_t child; children >> child;) all.push_back(child);
+    std::error_code ignored;  // it may have ended
+    // Launchers start processes from any of their threads.
+    for (auto const& thread : fs::directory_iterator("/proc/" + std::to_string(all[i]) + "/task", ignored)) {
+      std::istringstream children(read(thread.path().string() + "/children"));
+      for (pid_t child; children >> child;) all.push_back(child);
+    }
   }
   return all;
 }
@@ -186,7 +189,7 @@ pid_t find_rank(pid_t launcher, std::int64_t rank) {
   for (pid_t pid : family(launcher)) {
     std::istringstream variables(read("/proc/" + std::to_string(pid) + "/environ"));
     for (std::string variable; std::getline(variables, variable, '\0');)
-      for (char const* name : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "SLURM_PROCID="})
+      for (char const* name : {"OMPI_COMM_WORLD_RANK=", "PMI_RANK=", "PMIX_RANK=", "SLURM_PROCID="})
         if (variable == name + std::to_string(rank)) return pid;
   }
   return -1;
