@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints: interrupted runs end with the bits of uninterrupted ones, and damaged or foreign files are refused."""
+import glob
 import hashlib
 import os
 import random
@@ -90,9 +91,13 @@ class Killed(InFolder):
 
     @staticmethod
     def kill(process):
-        """The process and its children: a launcher's ranks are not in its process group."""
-        with open(f"/proc/{process.pid}/task/{process.pid}/children") as file:
-            children = [int(child) for child in file.read().split()]
+        """The process and its descendants: a launcher's ranks are not in its process group, and any of its threads starts them."""
+        known = [process.pid]
+        for pid in known:
+            for path in glob.glob(f"/proc/{pid}/task/*/children"):
+                with open(path) as file:
+                    known += [int(child) for child in file.read().split()]
+        children = known[1:]
         for pid in children + [process.pid]:
             try:
                 os.kill(pid, signal.SIGKILL)
