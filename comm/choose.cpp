@@ -9,6 +9,7 @@
 #include "comm/probe.hpp"
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "kernels/median.hpp"
 
 namespace lockstep::comm {
 
@@ -33,8 +34,7 @@ std::vector<Choice> measure_choices(Communicator& world, std::int64_t most_bytes
       std::int64_t const calls = std::clamp<std::int64_t>(std::int64_t(30e-6 / std::max(one, 1e-9)), 1, 50);
       std::vector<double> times;
       for (int i = 0; i < repeats; ++i) times.push_back(time_together(world, calls, call));
-      std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
-      double const seconds = times[std::size_t(repeats / 2)] / double(calls);
+      double const seconds = median(times) / double(calls);
       if (!best.empty() && seconds >= best_seconds) continue;
       best         = algorithm;
       best_seconds = seconds;

@@ -7,18 +7,13 @@
 
 #include "comm/transports/reduce.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "kernels/median.hpp"
 
 namespace lockstep::comm {
 namespace {
 
 // Up to here the one-pass sum takes one exchange, see Communicator.
 constexpr std::int64_t one_exchange_bytes = 8192;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  std::size_t const n = values.size();
-  return n == 0 ? 0 : (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 
 // As data comes to an allreduce: just written, by its owner.
 void write(Space const& space, float* vector, std::int64_t count) {

@@ -10,6 +10,7 @@
 
 #include "comm/prove.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "kernels/median.hpp"
 
 namespace lockstep {
 namespace {
@@ -172,7 +173,7 @@ Timing summary(std::vector<double> times, std::vector<double> const& skews, std:
   };
   timing.min    = times.front();
   timing.max    = times.back();
-  timing.median = (times[(n - 1) / 2] + times[n / 2]) / 2;
+  timing.median = median(times);
   timing.p95    = at_rank(0.95);
   timing.p99    = at_rank(0.99);
   double sum = 0, squares = 0;

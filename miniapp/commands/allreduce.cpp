@@ -9,6 +9,7 @@
 #include "comm/algorithms.hpp"
 #include "comm/communicator.hpp"
 #include "comm/probe.hpp"
+#include "kernels/median.hpp"
 #include "miniapp/allreduce_benchmark.hpp"
 #include "miniapp/commands/command.hpp"
 #include "miniapp/commands/quantities.hpp"
@@ -264,10 +265,8 @@ class Run {
     say("# Avg bus bandwidth    : %.4f GB/s\n", bus);
     say("# Wrong elements       : %lld\n", static_cast<long long>(wrong));
     say("# Rows of unequal bits : %lld\n", static_cast<long long>(unequal));
-    if (!errors.empty()) {
-      std::sort(errors.begin(), errors.end());
-      say("# Prediction error     : %.0f %% in the median of rows from 64 KiB\n", 100 * errors[errors.size() / 2]);
-    }
+    if (!errors.empty())
+      say("# Prediction error     : %.0f %% in the median of rows from 64 KiB\n", 100 * median(errors));
     for (auto const& [bytes, row] : best)
       say("# Best at %-12s : %s, %.2f us\n", bytes_text(double(bytes)).c_str(), row->algorithm.c_str(),
           row->best().median);
