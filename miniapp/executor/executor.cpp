@@ -6,6 +6,7 @@
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
 #include "miniapp/executor/block.hpp"
+#include "miniapp/executor/checks.hpp"
 #include "miniapp/executor/gemm_pass.hpp"
 
 namespace lockstep {
@@ -242,16 +243,7 @@ struct Executor::Impl {
   }
 
   BlockRunner runner(DeviceDataset const& data, Interval images) const {
-    LOCKSTEP_THROW_IF(std::int64_t(data.images.extent(0)) < data.count * plan.full_input.size() ||
-                          std::int64_t(data.labels.extent(0)) < data.count,
-                      ExitCode::usage,
-                      "executor: a data set of " + std::to_string(data.count) + " images has " +
-                          std::to_string(data.images.extent(0)) + " bytes and " +
-                          std::to_string(data.labels.extent(0)) + " labels; expected " +
-                          std::to_string(plan.full_input.size()) + " bytes an image");
-    LOCKSTEP_THROW_IF(images.begin < 0 || images.end > data.count || images.size() < 0, ExitCode::wrong_result,
-                      "executor: images " + std::to_string(images.begin) + ".." + std::to_string(images.end) +
-                          " of a data set of " + std::to_string(data.count));
+    check_images(plan, data, images);
     return BlockRunner(plan, reinterpret_cast<Stage const*>(stages.data()), data.images.data(), data.labels.data());
   }
 
@@ -262,12 +254,6 @@ struct Executor::Impl {
     int const from = segment == 0 ? layers : first_layers[std::size_t(segment) - 1];
     return std::string("lockstep::executor::segment ") + (segment == 0 ? "forward and " : "") + "backward through " +
            (from > to ? "layers " + std::to_string(from) + " to " : "layer ") + std::to_string(to);
-  }
-
-  void check_parameters(Buffer<const float> const& parameters) const {
-    LOCKSTEP_THROW_IF(std::int64_t(parameters.extent(0)) < plan.parameters, ExitCode::wrong_result,
-                      "executor: " + std::to_string(parameters.extent(0)) + " parameters; expected " +
-                          std::to_string(plan.parameters));
   }
 };
 
@@ -283,17 +269,7 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
                          std::int64_t first, ShardPlan const& plan, Interval run, Buffer<const float> const& parameters,
                          Buffer<float> const& shard_gradients, int segment) {
   ScopedRegion const region("lockstep::executor::gradients");
-  m_impl->check_parameters(parameters);
-  std::int64_t const stride = m_impl->plan.parameters + 1;
-  LOCKSTEP_THROW_IF(run.begin < 0 || run.end > plan.shards || run.size() < 0, ExitCode::wrong_result,
-                    "executor: shards " + std::to_string(run.begin) + ".." + std::to_string(run.end) + " of " +
-                        std::to_string(plan.shards));
-  LOCKSTEP_THROW_IF(std::int64_t(shard_gradients.extent(0)) < run.size() * stride, ExitCode::wrong_result,
-                    "executor: " + std::to_string(shard_gradients.extent(0)) + " values for the gradients of " +
-                        std::to_string(run.size()) + " shards; expected " + std::to_string(run.size() * stride));
-  LOCKSTEP_THROW_IF(first < 0 || first + plan.images > std::int64_t(order.extent(0)), ExitCode::wrong_result,
-                    "executor: minibatch " + std::to_string(first) + ".." + std::to_string(first + plan.images) +
-                        " of an order of " + std::to_string(order.extent(0)));
+  check_gradients(m_impl->plan, order, first, plan, run, parameters, shard_gradients);
   BlockRunner const runner = m_impl->runner(data, {0, data.count});
   Units units{runner,
               order,
@@ -301,7 +277,7 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
               first,
               plan.images,
               plan.shard_size,
-              stride,
+              m_impl->plan.parameters + 1,
               run,
               m_impl->products ? 1 : shards_per_unit(plan),
               m_impl->segment_of(segment, runner),
@@ -324,7 +300,7 @@ void Executor::gradients(Space const& space, DeviceDataset const& data, Buffer<c
 void Executor::count_correct(Space const& space, DeviceDataset const& data, Interval images,
                              Buffer<const float> const& parameters, Buffer<std::int64_t> const& correct) {
   ScopedRegion const region("lockstep::executor::count_correct");
-  m_impl->check_parameters(parameters);
+  check_parameters(m_impl->plan, parameters);
   int const classes = m_impl->plan.classes;
   auto const labels = data.labels;
   m_impl->for_each_block(
@@ -340,10 +316,8 @@ void Executor::logits(Space const& space, DeviceDataset const& data, Interval im
                       Buffer<const float> const& parameters, Buffer<float> const& out) {
   ScopedRegion const region("lockstep::executor::logits");
   int const classes = m_impl->plan.classes;
-  LOCKSTEP_THROW_IF(std::int64_t(out.extent(0)) < images.size() * classes, ExitCode::wrong_result,
-                    "executor: " + std::to_string(out.extent(0)) + " values for the logits of " +
-                        std::to_string(images.size()) + " images; expected " + std::to_string(images.size() * classes));
-  m_impl->check_parameters(parameters);
+  check_logits(m_impl->plan, images, out);
+  check_parameters(m_impl->plan, parameters);
   m_impl->for_each_block(
       space, "lockstep::executor::logits", data, images, parameters,
       KOKKOS_LAMBDA(std::int64_t begin, int count, float const* logits) {

@@ -5,11 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "kernels/cost.hpp"
-#include "kernels/fingerprint.hpp"
-#include "kernels/gradient_sum.hpp"
-#include "kernels/kokkos_compat.hpp"
-#include "kernels/sgd.hpp"
+#include "miniapp/executor/bench_parts.hpp"
 #include "miniapp/executor/block.hpp"
 #include "miniapp/executor/gemm_pass.hpp"
 
@@ -22,25 +18,6 @@ std::int64_t workers_of(Space const& space) {
   return std::min<std::int64_t>(space.concurrency(), 1024);
 }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-template <class T>
-Buffer<T> buffer(Space const& space, std::string const& label, std::int64_t size) {
-  return Buffer<T>(Kokkos::view_alloc(space, label), size);
-}
-
-// Runs until the space is idle again; seconds.
-template <class Work>
-double timed(Space const& space, Work const& work) {
-  Kokkos::Timer timer;
-  work();
-  fence(space, "lockstep::bench::timed");
-  return timer.seconds();
-}
-
 // Enough independent multiply-adds to hide their latency.
 struct PeakProbe {
   static constexpr int accumulators = Pack::width >= 16 ? 24 : 12;
@@ -48,7 +25,7 @@ struct PeakProbe {
   Space space;
   Buffer<float> out;
 
-  explicit PeakProbe(Space const& s) : space(s), out(buffer<float>(s, "lockstep::bench::peak", workers_of(s) * 16)) {}
+  explicit PeakProbe(Space const& s) : space(s), out(bench_buffer<float>(s, "peak", workers_of(s) * 16)) {}
 
   double flops_per_second() const {
     auto const to        = out;
@@ -81,8 +58,8 @@ double read_bandwidth(Space const& space, std::int64_t bytes) {
   constexpr std::int64_t run = streams * Pack::width;
   std::int64_t const floats = (bytes / 4 + run - 1) / run * run, workers = workers_of(space);
   int const repeats = int(std::max<std::int64_t>(1, (std::int64_t(64) << 20) / (4 * floats)));
-  auto const from   = buffer<float>(space, "lockstep::bench::read", workers * floats);
-  auto const to     = buffer<float>(space, "lockstep::bench::sums", workers * 16);
+  auto const from   = bench_buffer<float>(space, "read", workers * floats);
+  auto const to     = bench_buffer<float>(space, "sums", workers * 16);
   std::vector<double> rates;
   for (int sample = 0; sample < 9; ++sample)
     rates.push_back(4.0 * double(floats) * repeats * double(workers) / timed(space, [&] {
@@ -260,14 +237,7 @@ MachineLimits measure_machine(Space const& space) {
   limits.l1     = read_bandwidth(space, 16 << 10);
   limits.l2     = read_bandwidth(space, 256 << 10);
   limits.shared = read_bandwidth(space, (8 << 20) / workers_of(space));
-
-  std::int64_t const floats = std::int64_t(32) << 20;
-  auto const from           = buffer<float>(space, "lockstep::bench::copy_from", floats);
-  auto const to             = buffer<float>(space, "lockstep::bench::copy_to", floats);
-  rates.clear();
-  for (int sample = 0; sample < 7; ++sample)
-    rates.push_back(8.0 * double(floats) / timed(space, [&] { Kokkos::deep_copy(space, to, from); }));
-  limits.copy = median(rates);
+  limits.copy   = copy_rate(space);
   return limits;
 }
 
@@ -276,30 +246,22 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
   Plan const plan(network);
   std::int64_t const workers = workers_of(space), row = plan.parameters + 1,
                      stage_bytes = plan.stages.size() * sizeof(Stage);
-  auto const stages              = buffer<char>(space, "lockstep::bench::stages", stage_bytes);
+  auto const stages              = bench_buffer<char>(space, "stages", stage_bytes);
   Kokkos::deep_copy(space, stages,
                     HostBuffer<const char>(reinterpret_cast<char const*>(plan.stages.data()), stage_bytes));
-  auto const images = buffer<std::uint8_t>(space, "lockstep::bench::images", lanes * plan.full_input.size());
-  auto const labels = buffer<std::uint8_t>(space, "lockstep::bench::labels", lanes);
-  int const classes = plan.classes;
-  Kokkos::parallel_for(
-      "lockstep::bench::images", Policy(space, 0, images.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t i) { images(i) = std::uint8_t(i * 37 + i / 251); });
-  Kokkos::parallel_for(
-      "lockstep::bench::labels", Policy(space, 0, lanes),
-      KOKKOS_LAMBDA(std::int64_t i) { labels(i) = std::uint8_t(i % classes); });
+  auto const images = bench_buffer<std::uint8_t>(space, "images", lanes * plan.full_input.size());
+  auto const labels = bench_buffer<std::uint8_t>(space, "labels", lanes);
+  fill_images(space, images, labels, plan.classes);
 
   BlockBench bench;
   bench.block      = BlockRunner(plan, reinterpret_cast<Stage const*>(stages.data()), images.data(), labels.data());
-  bench.parameters = buffer<float>(space, "lockstep::bench::parameters", plan.parameters);
-  bench.work       = buffer<float>(space, "lockstep::bench::work", workers * plan.size);
-  bench.rows       = buffer<float>(space, "lockstep::bench::rows", workers * row);
+  bench.parameters = bench_buffer<float>(space, "parameters", plan.parameters);
+  bench.work       = bench_buffer<float>(space, "work", workers * plan.size);
+  bench.rows       = bench_buffer<float>(space, "rows", workers * row);
   bench.work_size  = plan.size;
   bench.row_size   = row;
   auto const parameters = bench.parameters;
-  Kokkos::parallel_for(
-      "lockstep::bench::parameters", Policy(space, 0, parameters.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t i) { parameters(i) = 0.001f * float((i * 7919) % 201 - 100); });
+  fill_parameters(space, parameters);
 
   PeakProbe const probe(space);
   std::vector<KernelTime> times;
@@ -345,37 +307,12 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
     if (products && kernel.has_products) measure_products(kernel);
   }
 
-  // What follows on the whole step's buffers: 16 rows of gradients.
-  int const rows = 16;
-  TensorLayout layout{{0}};
-  for (auto const& tensor : network.tensors) layout.offsets.push_back(tensor.offset + tensor.count);
-  TensorLayout const tensors = layout;
-  layout.offsets.push_back(row);
-  GradientSum const sum(space, layout);
-  auto const all_rows  = buffer<float>(space, "lockstep::bench::all_rows", rows * row);
-  auto const gradient  = buffer<float>(space, "lockstep::bench::gradient", row);
-  auto const step      = buffer<float>(space, "lockstep::bench::step", plan.parameters);
-  auto const fixed     = buffer<std::int64_t>(space, "lockstep::bench::fixed", row);
-  auto const exponents = buffer<std::int64_t>(space, "lockstep::bench::exponents", layout.tensors());
-  auto const prints    = buffer<std::uint64_t>(space, "lockstep::bench::prints", tensors.tensors());
-  auto const repeated  = [](std::function<void()> const& once) {
-    return [once](int repeats) {
-      for (int i = 0; i < repeats; ++i) once();
-    };
-  };
-  Kokkos::deep_copy(space, all_rows, 0.5f);
-  double const n = double(row);
-  measure("exact sum of 16 rows", {0, 4.0 * n * (2 * rows + 5)}, 4.0 * n * rows, repeated([&] {
-            sum.exponents(space, all_rows, rows, exponents);
-            sum.fixed_point(space, all_rows, rows, exponents, rows, fixed);
-            sum.to_float(space, fixed, exponents, rows, 256, gradient);
-          }));
-  measure("plain sum of 16 rows", {0, 4.0 * n * (rows + 3)}, 4.0 * n * rows, repeated([&] {
-            sum.plain(space, all_rows, rows, gradient);
-            sum.divide(space, gradient, 256);
-          }));
-  measure("sgd", {0, 12.0 * n}, 8.0 * n, repeated([&] { sgd(space, 0.0f, step, parameters); }));
-  measure("fingerprints", {0, 4.0 * n}, 4.0 * n, repeated([&] { fingerprints(space, parameters, tensors, prints); }));
+  measure_step(space, network, parameters, 256,
+               [&](char const* name, Cost cost, double footprint, std::function<void()> const& once) {
+                 measure(name, cost, footprint, [&](int repeats) {
+                   for (int i = 0; i < repeats; ++i) once();
+                 });
+               });
   return times;
 }
 

@@ -3,12 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "kernels/cost.hpp"
 #include "kernels/error.hpp"
-#include "kernels/fingerprint.hpp"
-#include "kernels/gradient_sum.hpp"
-#include "kernels/kokkos_compat.hpp"
-#include "kernels/sgd.hpp"
+#include "miniapp/executor/bench_parts.hpp"
 #include "miniapp/executor/kernel_bench.hpp"
 #include "miniapp/executor/lane_pass.hpp"
 
@@ -19,25 +15,6 @@ using Policy = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
 
 // Kernels are timed on a batch of 4096 images: sixteen shards of sixteen blocks.
 constexpr std::int64_t blocks = 256, images = blocks * lanes, shards = 16;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-template <class T>
-Buffer<T> buffer(Space const& space, std::string const& label, std::int64_t size) {
-  return Buffer<T>(Kokkos::view_alloc(space, label), std::size_t(size));
-}
-
-// Runs until the space is idle again; seconds.
-template <class Work>
-double timed(Space const& space, Work const& work) {
-  Kokkos::Timer timer;
-  work();
-  fence(space, "lockstep::bench::timed");
-  return timer.seconds();
-}
 
 double multiply_adds(Space const& space, Buffer<float> const& to) {
   constexpr int accumulators = 16, rounds = 4096;
@@ -67,8 +44,8 @@ double read_bandwidth(Space const& space, std::int64_t bytes) {
   std::int64_t const threads = space.concurrency();
   std::int64_t const each = std::max<std::int64_t>(1, (bytes / 4 + threads - 1) / threads), words = each * threads;
   int const repeats = int(std::max<std::int64_t>(1, (std::int64_t(1) << 30) / (4 * words)));
-  auto const from   = buffer<float>(space, "lockstep::bench::read", words);
-  auto const to     = buffer<float>(space, "lockstep::bench::sums", threads);
+  auto const from   = bench_buffer<float>(space, "read", words);
+  auto const to     = bench_buffer<float>(space, "sums", threads);
   std::vector<double> rates;
   for (int sample = 0; sample < 5; ++sample)
     rates.push_back(4.0 * double(words) * repeats / timed(space, [&] {
@@ -90,21 +67,14 @@ double read_bandwidth(Space const& space, std::int64_t bytes) {
 // L1: 32 bytes a thread, of all multiprocessors together. L2: 16 MiB. Shared: 1 GiB of memory.
 MachineLimits measure_machine(Space const& space) {
   MachineLimits limits;
-  auto const to = buffer<float>(space, "lockstep::bench::peak", 4 * std::int64_t(space.concurrency()));
+  auto const to = bench_buffer<float>(space, "peak", 4 * std::int64_t(space.concurrency()));
   std::vector<double> rates;
   for (int sample = 0; sample < 15; ++sample) rates.push_back(multiply_adds(space, to));
   limits.flops  = median(rates);
   limits.l1     = read_bandwidth(space, 32 * std::int64_t(space.concurrency()));
   limits.l2     = read_bandwidth(space, std::int64_t(16) << 20);
   limits.shared = read_bandwidth(space, std::int64_t(1) << 30);
-
-  std::int64_t const floats = std::int64_t(32) << 20;
-  auto const copy_from      = buffer<float>(space, "lockstep::bench::copy_from", floats);
-  auto const copy_to        = buffer<float>(space, "lockstep::bench::copy_to", floats);
-  rates.clear();
-  for (int sample = 0; sample < 7; ++sample)
-    rates.push_back(8.0 * double(floats) / timed(space, [&] { Kokkos::deep_copy(space, copy_to, copy_from); }));
-  limits.copy = median(rates);
+  limits.copy   = copy_rate(space);
   return limits;
 }
 
@@ -117,23 +87,16 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
   Plan const& plan       = pass.plan();
   std::int64_t const row = plan.parameters + 1;
   int const classes      = plan.classes;
-  auto const pixels      = buffer<std::uint8_t>(space, "lockstep::bench::images", images * plan.full_input.size());
-  auto const labels      = buffer<std::uint8_t>(space, "lockstep::bench::labels", images);
-  auto const parameters  = buffer<float>(space, "lockstep::bench::parameters", plan.parameters);
-  auto const rows        = buffer<float>(space, "lockstep::bench::rows", shards * row);
-  Kokkos::parallel_for(
-      "lockstep::bench::images", Policy(space, 0, std::int64_t(pixels.extent(0))),
-      KOKKOS_LAMBDA(std::int64_t i) { pixels(i) = std::uint8_t(i * 37 + i / 251); });
-  Kokkos::parallel_for(
-      "lockstep::bench::labels", Policy(space, 0, images),
-      KOKKOS_LAMBDA(std::int64_t i) { labels(i) = std::uint8_t(i % classes); });
-  Kokkos::parallel_for(
-      "lockstep::bench::parameters", Policy(space, 0, plan.parameters),
-      KOKKOS_LAMBDA(std::int64_t i) { parameters(i) = 0.001f * float((i * 7919) % 201 - 100); });
+  auto const pixels      = bench_buffer<std::uint8_t>(space, "images", images * plan.full_input.size());
+  auto const labels      = bench_buffer<std::uint8_t>(space, "labels", images);
+  auto const parameters  = bench_buffer<float>(space, "parameters", plan.parameters);
+  auto const rows        = bench_buffer<float>(space, "rows", shards * row);
+  fill_images(space, pixels, labels, classes);
+  fill_parameters(space, parameters);
   LaneUnits const units{pixels.data(), labels.data(), nullptr, 0, images, images / shards, lanes, rows.data(), row};
   LanePass::Wave const wave{0, shards, 0, blocks / shards};
 
-  auto const probe = buffer<float>(space, "lockstep::bench::peak", 4 * std::int64_t(space.concurrency()));
+  auto const probe = bench_buffer<float>(space, "peak", 4 * std::int64_t(space.concurrency()));
   std::vector<KernelTime> times;
   auto const measure = [&](std::string name, Cost cost, double footprint, std::function<void()> const& run) {
     run();
@@ -161,12 +124,12 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
   measure("whole block, forward + backward", {}, work, [&] { run_steps(true); });
 
   Cost forward, backward;
-  auto const measure_step = [&](std::string const& name, Cost cost, LanePass::Step step, bool is_forward) {
+  auto const measure_phase = [&](std::string const& name, Cost cost, LanePass::Step step, bool is_forward) {
     (is_forward ? forward : backward) = (is_forward ? forward : backward) + cost;
     measure(name, {cost.flops * blocks, cost.bytes * blocks}, cost.bytes * blocks,
             [&] { pass.run(space, step, units, wave, parameters.data()); });
   };
-  measure_step("load images", {0, 5.0 * double(plan.input.size()) * lanes}, {Phase::load, 0}, true);
+  measure_phase("load images", {0, 5.0 * double(plan.input.size()) * lanes}, {Phase::load, 0}, true);
   int number[4]             = {0, 0, 0, 0};
   char const* const kinds[] = {"conv2d", "dense", "pool2d", "relu"};
   for (int s = 0; s < int(plan.stages.size()); ++s) {
@@ -175,22 +138,22 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
     Cost cost{0, 8.0 * double(stage.in_size) * lanes};
     if (stage.kind == StageKind::conv2d) {
       Cost of_output = conv2d_output_gradient_cost(stage.conv);
-      measure_step(name + " forward", conv2d_forward_cost(stage.conv), {Phase::forward, s}, true);
-      measure_step(name + " output gradient", of_output, {Phase::output_gradient, s}, false);
-      measure_step(name + " weight gradient", conv2d_weight_gradient_cost(stage.conv, true),
-                   {Phase::weight_gradient, s}, false);
+      measure_phase(name + " forward", conv2d_forward_cost(stage.conv), {Phase::forward, s}, true);
+      measure_phase(name + " output gradient", of_output, {Phase::output_gradient, s}, false);
+      measure_phase(name + " weight gradient", conv2d_weight_gradient_cost(stage.conv, true),
+                    {Phase::weight_gradient, s}, false);
       cost = conv2d_data_gradient_cost(stage.conv);
     } else if (stage.kind == StageKind::dense) {
       cost = dense_cost(stage.dense);
-      measure_step(name + " forward", cost, {Phase::forward, s}, true);
-      measure_step(name + " weight gradient", cost, {Phase::weight_gradient, s}, false);
+      measure_phase(name + " forward", cost, {Phase::forward, s}, true);
+      measure_phase(name + " weight gradient", cost, {Phase::weight_gradient, s}, false);
     } else {
       if (stage.kind == StageKind::pool2d) cost = average_pool2d_cost(stage.pool);
-      measure_step(name + " forward", cost, {Phase::forward, s}, true);
+      measure_phase(name + " forward", cost, {Phase::forward, s}, true);
     }
-    if (stage.data_gradient) measure_step(name + " data gradient", cost, {Phase::data_gradient, s}, false);
+    if (stage.data_gradient) measure_phase(name + " data gradient", cost, {Phase::data_gradient, s}, false);
   }
-  measure_step("softmax cross-entropy", {0, 8.0 * classes * lanes}, {Phase::loss, 0}, false);
+  measure_phase("softmax cross-entropy", {0, 8.0 * classes * lanes}, {Phase::loss, 0}, false);
   auto const all = [&](KernelTime& time, Cost cost) {
     time.flops = cost.flops * blocks;
     time.bytes = cost.bytes * blocks;
@@ -198,29 +161,7 @@ std::vector<KernelTime> time_kernels(Space const& space, Network const& network,
   all(times[0], forward);
   all(times[1], forward + backward);
 
-  // What follows on the whole step's buffers.
-  TensorLayout layout{{0}};
-  for (auto const& tensor : network.tensors) layout.offsets.push_back(tensor.offset + tensor.count);
-  TensorLayout const tensors = layout;
-  layout.offsets.push_back(row);
-  GradientSum const sum(space, layout);
-  auto const gradient  = buffer<float>(space, "lockstep::bench::gradient", row);
-  auto const step      = buffer<float>(space, "lockstep::bench::step", plan.parameters);
-  auto const fixed     = buffer<std::int64_t>(space, "lockstep::bench::fixed", row);
-  auto const exponents = buffer<std::int64_t>(space, "lockstep::bench::exponents", layout.tensors());
-  auto const prints    = buffer<std::uint64_t>(space, "lockstep::bench::prints", tensors.tensors());
-  double const n       = double(row);
-  measure("exact sum of 16 rows", {0, 4.0 * n * (2 * shards + 5)}, 4.0 * n * shards, [&] {
-    sum.exponents(space, rows, shards, exponents);
-    sum.fixed_point(space, rows, shards, exponents, shards, fixed);
-    sum.to_float(space, fixed, exponents, shards, images, gradient);
-  });
-  measure("plain sum of 16 rows", {0, 4.0 * n * (shards + 3)}, 4.0 * n * shards, [&] {
-    sum.plain(space, rows, shards, gradient);
-    sum.divide(space, gradient, images);
-  });
-  measure("sgd", {0, 12.0 * n}, 8.0 * n, [&] { sgd(space, 0.0f, step, parameters); });
-  measure("fingerprints", {0, 4.0 * n}, 4.0 * n, [&] { fingerprints(space, parameters, tensors, prints); });
+  measure_step(space, network, parameters, images, measure);
   return times;
 }
 
