@@ -9,16 +9,34 @@ namespace lockstep {
 
 namespace po = boost::program_options;
 
-void StudyOptions::add_to(po::options_description& options) {
-  auto add = options.add_options();
+bool StudyOptions::parse(Command const& command, Arguments const& arguments) {
+  auto add = m_table.add_options();
   add("quick", po::bool_switch(&quick), "a small form of the same, under a minute; other options are kept if given");
   add("threads", po::value(&threads)->default_value(0), "threads per process (0: as train chooses)");
   add("json", po::value(&json), "write a record to this file (-: standard output)");
   add("force", po::bool_switch(&force), "replace an existing record");
+  po::variables_map given;
+  if (!lockstep::parse(command, m_table, arguments, given)) return false;
+  if (quick)
+    for (auto const& make_small : m_small) make_small(given);
+  return true;
+}
+
+void StudyOptions::add(char const* name, std::string& option, char const* text) {
+  m_table.add_options()(name, po::value(&option), text);
+}
+
+void StudyOptions::add_data(std::int64_t small_train, std::int64_t small_test) {
+  add("data", data, std::string("auto"), std::string("synthetic"),
+      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
+  add("train-images", train_images, std::int64_t(0), small_train, "use the first N (0: all)");
+  if (small_test > 0) add("test-images", test_images, std::int64_t(0), small_test, "use the first N (0: all)");
 }
 
 void StudyOptions::check() const {
   in_range("--threads", threads, 0, 4096);
+  in_range("--train-images", train_images, 0, most);
+  in_range("--test-images", test_images, 0, most);
   check_json_target(json, force);
 }
 
@@ -52,6 +70,22 @@ Study::Study(Command const& command, StudyOptions const& options, Runtime const&
     for (auto const& [key, value] : facts) say("%s : %s\n", key.c_str(), value.c_str());
   parameters()       = {{"quick", options.quick}};
   result()["claims"] = nlohmann::ordered_json::array();
+}
+
+void Study::describe(TrainTest const& data) {
+  say("data : %s (%s), %lld + %lld images\n", data.name.c_str(), data.source.c_str(),
+      static_cast<long long>(data.train.count), static_cast<long long>(data.test.count));
+  if (!data.notice.empty()) say("NOTE: %s\n", data.notice.c_str());
+  parameters().update({{"data", data.name}, {"train_images", data.train.count}, {"test_images", data.test.count}});
+}
+
+void Study::describe(comm::Communicator const& world) {
+  say("devices : %d (%d processes x %d), %s\n", world.size(), world.processes(), world.local_size(),
+      world.transport().c_str());
+  parameters().update({{"devices", world.size()},
+                       {"processes", world.processes()},
+                       {"transport", world.transport()},
+                       {"oversubscribed", world.oversubscribed()}});
 }
 
 void Study::equality(std::string const& claim, bool holds) {

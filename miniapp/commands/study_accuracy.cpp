@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test accuracy on k devices: the same whole number for every k, its time, and what evaluation with padded shares would
 // report instead.
-#include <algorithm>
-
 #include "comm/probe.hpp"
+#include "kernels/median.hpp"
 #include "miniapp/commands/quantities.hpp"
 #include "miniapp/commands/study.hpp"
 #include "miniapp/trainer.hpp"
@@ -11,53 +10,29 @@
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
-using Json   = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
-struct Settings {
-  StudyOptions common;
-  std::string data, devices;
-  std::int64_t batch, steps, train_images, test_images, samples;
+struct Settings : StudyOptions {
+  std::string devices;
+  std::int64_t batch, steps, samples;
   std::vector<std::int64_t> device_counts;
+
+  Settings() {
+    add("devices,k", devices, std::string("1,2,3,4,7,8"), std::string("1,2,3,7"),
+        "numbers of devices per process, as a list");
+    add<std::int64_t>("batch", batch, 256, 32, "images of a minibatch, in training and in padded evaluation");
+    add<std::int64_t>("steps", steps, 705, 550, "of training before the evaluation");
+    add<std::int64_t>("iters,n", samples, 5, "timed evaluations");
+    add_data(4000, 1001);
+  }
+  void check() {
+    StudyOptions::check();
+    device_counts = parse_integers("--devices", devices, 1, 4096);
+    in_range("--batch", batch, 1, most);
+    in_range("--steps", steps, 0, most);
+    in_range("--iters", samples, 1, 1000000);
+  }
 };
-
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("data", po::value(&s.data)->default_value("auto"),
-      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
-  add("devices,k", po::value(&s.devices)->default_value("1,2,3,4,7,8"), "numbers of devices per process, as a list");
-  add("batch", po::value(&s.batch)->default_value(256), "images of a minibatch, in training and in padded evaluation");
-  add("steps", po::value(&s.steps)->default_value(705), "of training before the evaluation");
-  add("iters,n", po::value(&s.samples)->default_value(5), "timed evaluations");
-  add("train-images", po::value(&s.train_images)->default_value(0), "use the first N (0: all)");
-  add("test-images", po::value(&s.test_images)->default_value(0), "use the first N (0: all)");
-  s.common.add_to(options);
-  return options;
-}
-
-void shrink(po::variables_map const& values, Settings& s) {
-  auto const unless_given = [&](char const* name, auto& option, auto value) {
-    if (values[name].defaulted()) option = value;
-  };
-  unless_given("data", s.data, "synthetic");
-  unless_given("devices", s.devices, "1,2,3,7");
-  unless_given("batch", s.batch, 32);
-  unless_given("steps", s.steps, 550);
-  unless_given("train-images", s.train_images, 4000);
-  unless_given("test-images", s.test_images, 1001);
-}
-
-void check(Settings& s) {
-  s.common.check();
-  std::int64_t const most = std::int64_t(1) << 31;
-  s.device_counts         = parse_integers("--devices", s.devices, 1, 4096);
-  in_range("--batch", s.batch, 1, most);
-  in_range("--steps", s.steps, 0, most);
-  in_range("--iters", s.samples, 1, 1000000);
-  in_range("--train-images", s.train_images, 0, most);
-  in_range("--test-images", s.test_images, 0, most);
-}
 
 // Images from the beginning once more, until a multiple of `unit` is there: what samplers do that give every device
 // equally many images, or equally many whole minibatches.
@@ -78,17 +53,12 @@ class Accuracy {
   Accuracy(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
         m_runtime(runtime),
-        m_study(study_accuracy_command, settings.common, runtime),
-        m_data(load_dataset(settings.data, settings.train_images, settings.test_images)) {}
+        m_study(study_accuracy_command, settings, runtime),
+        m_data(settings.load()) {}
 
   ExitCode execute() {
-    m_study.say("data : %s (%s), %lld + %lld images\n", m_data.name.c_str(), m_data.source.c_str(),
-                static_cast<long long>(m_data.train.count), static_cast<long long>(m_data.test.count));
-    if (!m_data.notice.empty()) m_study.say("NOTE: %s\n", m_data.notice.c_str());
-    m_study.parameters().update({{"data", m_data.name},
-                                 {"train_images", m_data.train.count},
-                                 {"test_images", m_data.test.count},
-                                 {"devices", m_settings.device_counts},
+    m_study.describe(m_data);
+    m_study.parameters().update({{"devices", m_settings.device_counts},
                                  {"processes", m_runtime.processes()},
                                  {"batch", m_settings.batch},
                                  {"steps", m_settings.steps}});
@@ -139,8 +109,7 @@ class Accuracy {
     std::vector<double> samples;
     for (std::int64_t i = 0; i < m_settings.samples; ++i)
       samples.push_back(comm::time_together(communicator, 1, [&] { trainer.count_correct(); }));
-    std::nth_element(samples.begin(), samples.begin() + std::ptrdiff_t(samples.size() / 2), samples.end());
-    *seconds = samples[samples.size() / 2];
+    *seconds = median(samples);
     return count;
   }
 
@@ -192,13 +161,9 @@ class Accuracy {
 };
 
 ExitCode run(Arguments const& arguments) {
-  Settings settings;
-  po::variables_map values;
-  if (!parse(study_accuracy_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick) shrink(values, settings);
-  check(settings);
-  return with_runtime(int(settings.common.threads),
-                      [&](Runtime const& runtime) { return Accuracy(settings, runtime).execute(); });
+  return run_study<Settings>(study_accuracy_command, arguments, [](Settings const& settings, Runtime const& runtime) {
+    return Accuracy(settings, runtime).execute();
+  });
 }
 
 }  // namespace

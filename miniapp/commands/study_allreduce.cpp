@@ -11,6 +11,7 @@
 #include "comm/probe.hpp"
 #include "comm/prove.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "kernels/median.hpp"
 #include "miniapp/commands/quantities.hpp"
 #include "miniapp/commands/study.hpp"
 #include "miniapp/network.hpp"
@@ -18,35 +19,28 @@
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
-using Json   = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
-struct Settings {
-  StudyOptions common;
+struct Settings : StudyOptions {
   std::int64_t devices, samples;
   double alpha, rate;
+
+  Settings() {
+    add<std::int64_t>("devices,k", devices, 4, "devices per process");
+    add<std::int64_t>("iters,n", samples, 50, 20, "timed samples");
+    add("alpha", alpha, 2e-6, "of the predicted network: seconds a message");
+    add("rate", rate, 16e9, "of the predicted network: bytes a second each way");
+  }
+  void check() const {
+    StudyOptions::check();
+    in_range("--devices", devices, 1, 256);
+    in_range("--iters", samples, 1, 1000000);
+    LOCKSTEP_THROW_IF(!(alpha >= 0 && alpha <= 1), ExitCode::usage,
+                      "--alpha " + std::to_string(alpha) + "; expected 0 to 1 seconds");
+    LOCKSTEP_THROW_IF(!(rate >= 1 && rate <= 1e15), ExitCode::usage,
+                      "--rate " + std::to_string(rate) + "; expected 1 to 1e15 bytes a second");
+  }
 };
-
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("devices,k", po::value(&s.devices)->default_value(4), "devices per process");
-  add("iters,n", po::value(&s.samples)->default_value(50), "timed samples");
-  add("alpha", po::value(&s.alpha)->default_value(2e-6, "2e-6"), "of the predicted network: seconds a message");
-  add("rate", po::value(&s.rate)->default_value(16e9, "16e9"), "of the predicted network: bytes a second each way");
-  s.common.add_to(options);
-  return options;
-}
-
-void check(Settings const& s) {
-  s.common.check();
-  in_range("--devices", s.devices, 1, 256);
-  in_range("--iters", s.samples, 1, 1000000);
-  LOCKSTEP_THROW_IF(!(s.alpha >= 0 && s.alpha <= 1), ExitCode::usage,
-                    "--alpha " + std::to_string(s.alpha) + "; expected 0 to 1 seconds");
-  LOCKSTEP_THROW_IF(!(s.rate >= 1 && s.rate <= 1e15), ExitCode::usage,
-                    "--rate " + std::to_string(s.rate) + "; expected 1 to 1e15 bytes a second");
-}
 
 comm::NetworkModel network_of(double alpha, double bytes_per_second) {
   comm::NetworkModel model;
@@ -101,7 +95,7 @@ class Allreduce {
  public:
   Allreduce(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
-        m_study(study_allreduce_command, settings.common, runtime),
+        m_study(study_allreduce_command, settings, runtime),
         m_network(Network::chapter()),
         m_world(runtime.instances(int(settings.devices))),
         m_owners(owners_schedule(m_network, m_world.size())),
@@ -115,13 +109,8 @@ class Allreduce {
     std::int64_t const bytes = 4 * m_network.parameters;
     m_study.say("gradient : %lld bytes in %d tensors, the largest %.0f %%\n", static_cast<long long>(bytes),
                 int(m_network.tensors.size()), 100 * largest_share());
-    m_study.say("devices : %d (%d processes x %d), %s\n", k, m_world.processes(), m_world.local_size(),
-                m_world.transport().c_str());
-    m_study.parameters().update({{"devices", k},
-                                 {"processes", m_world.processes()},
-                                 {"transport", m_world.transport()},
-                                 {"oversubscribed", m_world.oversubscribed()},
-                                 {"bytes", bytes},
+    m_study.describe(m_world);
+    m_study.parameters().update({{"bytes", bytes},
                                  {"tensors", m_network.tensors.size()},
                                  {"alpha_s", m_settings.alpha},
                                  {"bytes_per_s", m_settings.rate}});
@@ -192,8 +181,7 @@ class Allreduce {
     for (int i = 0; i < 3; ++i) step();
     std::vector<double> samples;
     for (std::int64_t i = 0; i < m_settings.samples; ++i) samples.push_back(comm::time_together(m_world, 1, step));
-    std::nth_element(samples.begin(), samples.begin() + samples.size() / 2, samples.end());
-    method.measured = samples[samples.size() / 2];
+    method.measured = median(samples);
     return method;
   }
 
@@ -319,13 +307,9 @@ class Allreduce {
 };
 
 ExitCode run(Arguments const& arguments) {
-  Settings settings;
-  po::variables_map values;
-  if (!parse(study_allreduce_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick && values["iters"].defaulted()) settings.samples = 20;
-  check(settings);
-  return with_runtime(int(settings.common.threads),
-                      [&](Runtime const& runtime) { return Allreduce(settings, runtime).execute(); });
+  return run_study<Settings>(study_allreduce_command, arguments, [](Settings const& settings, Runtime const& runtime) {
+    return Allreduce(settings, runtime).execute();
+  });
 }
 
 }  // namespace

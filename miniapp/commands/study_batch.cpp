@@ -14,8 +14,7 @@
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
-using Json   = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
 struct Rule {
   std::string name;
@@ -28,69 +27,43 @@ Rule const known_rules[] = {{"kept", LearningRate::Rule::kept, false},
                             {"linear", LearningRate::Rule::linear, false},
                             {"warmup", LearningRate::Rule::linear, true}};
 
-struct Settings {
-  StudyOptions common;
-  std::string data, devices, rates, rules;
-  std::int64_t batch, warmup, seeds, epochs, train_images, test_images;
+struct Settings : StudyOptions {
+  std::string devices, rates, rules;
+  std::int64_t batch, warmup, seeds, epochs;
   std::vector<std::int64_t> device_counts;
   std::vector<double> learning_rates;
   std::vector<Rule> chosen;
-};
 
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("data", po::value(&s.data)->default_value("auto"),
-      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
-  add("devices,k", po::value(&s.devices)->default_value("1,2,4,8"), "numbers of devices k, as a list");
-  add("batch", po::value(&s.batch)->default_value(256), "images a step of one device, b; k devices take k b");
-  add("lr", po::value(&s.rates)->default_value("0.2"), "learning rates of b, as a list");
-  add("rules", po::value(&s.rules)->default_value("kept,sqrt,linear,warmup"),
-      "what the learning rate of k b is, as a list: lr kept, times sqrt(k), times k (linear), or that after a ramp "
-      "(warmup)");
-  add("warmup-epochs", po::value(&s.warmup)->default_value(2), "length of the ramp");
-  add("seeds", po::value(&s.seeds)->default_value(3), "runs of each kind, with seeds 1, 2, ...");
-  add("epochs", po::value(&s.epochs)->default_value(10), "passes over the training images");
-  add("train-images", po::value(&s.train_images)->default_value(0), "use the first N (0: all)");
-  add("test-images", po::value(&s.test_images)->default_value(0), "use the first N (0: all)");
-  s.common.add_to(options);
-  return options;
-}
-
-// The small form: an option that was given keeps its value.
-void shrink(po::variables_map const& values, Settings& s) {
-  auto const unless_given = [&](char const* name, auto& option, auto value) {
-    if (values[name].defaulted()) option = value;
-  };
-  unless_given("data", s.data, "synthetic");
-  unless_given("devices", s.devices, "1,2");
-  unless_given("batch", s.batch, 32);
-  unless_given("warmup-epochs", s.warmup, 1);
-  unless_given("seeds", s.seeds, 2);
-  unless_given("epochs", s.epochs, 6);
-  unless_given("train-images", s.train_images, 4000);
-  unless_given("test-images", s.test_images, 1000);
-}
-
-void check(Settings& s) {
-  s.common.check();
-  std::int64_t const most = std::int64_t(1) << 20;
-  s.device_counts         = parse_integers("--devices", s.devices, 1, 4096);
-  s.learning_rates        = parse_numbers("--lr", s.rates, 0, 1e6);
-  in_range("--batch", s.batch, 1, most);
-  in_range("--warmup-epochs", s.warmup, 1, most);
-  in_range("--seeds", s.seeds, 1, most);
-  in_range("--epochs", s.epochs, 1, most);
-  in_range("--train-images", s.train_images, 0, most);
-  in_range("--test-images", s.test_images, 0, most);
-  for (auto const& word : split_list(s.rules)) {
-    auto const* found =
-        std::find_if(std::begin(known_rules), std::end(known_rules), [&](Rule const& r) { return r.name == word; });
-    LOCKSTEP_THROW_IF(found == std::end(known_rules), ExitCode::usage,
-                      "--rules " + s.rules + "; expected some of kept, sqrt, linear, warmup");
-    s.chosen.push_back(*found);
+  Settings() {
+    add("devices,k", devices, std::string("1,2,4,8"), std::string("1,2"), "numbers of devices k, as a list");
+    add<std::int64_t>("batch", batch, 256, 32, "images a step of one device, b; k devices take k b");
+    add("lr", rates, std::string("0.2"), "learning rates of b, as a list");
+    add("rules", rules, std::string("kept,sqrt,linear,warmup"),
+        "what the learning rate of k b is, as a list: lr kept, times sqrt(k), times k (linear), or that after a ramp "
+        "(warmup)");
+    add<std::int64_t>("warmup-epochs", warmup, 2, 1, "length of the ramp");
+    add<std::int64_t>("seeds", seeds, 3, 2, "runs of each kind, with seeds 1, 2, ...");
+    add<std::int64_t>("epochs", epochs, 10, 6, "passes over the training images");
+    add_data(4000, 1000);
   }
-}
+  void check() {
+    StudyOptions::check();
+    std::int64_t const many = std::int64_t(1) << 20;
+    device_counts           = parse_integers("--devices", devices, 1, 4096);
+    learning_rates          = parse_numbers("--lr", rates, 0, 1e6);
+    in_range("--batch", batch, 1, many);
+    in_range("--warmup-epochs", warmup, 1, many);
+    in_range("--seeds", seeds, 1, many);
+    in_range("--epochs", epochs, 1, many);
+    for (auto const& word : split_list(rules)) {
+      auto const* found =
+          std::find_if(std::begin(known_rules), std::end(known_rules), [&](Rule const& r) { return r.name == word; });
+      LOCKSTEP_THROW_IF(found == std::end(known_rules), ExitCode::usage,
+                        "--rules " + rules + "; expected some of kept, sqrt, linear, warmup");
+      chosen.push_back(*found);
+    }
+  }
+};
 
 enum class End { trained, plateau, not_finite };
 
@@ -116,18 +89,13 @@ class Batch {
   Batch(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
         m_runtime(runtime),
-        m_study(study_batch_command, settings.common, runtime),
-        m_data(load_dataset(settings.data, settings.train_images, settings.test_images)) {}
+        m_study(study_batch_command, settings, runtime),
+        m_data(settings.load()) {}
 
   ExitCode execute() {
     auto const& s = m_settings;
-    m_study.say("data : %s (%s), %lld + %lld images\n", m_data.name.c_str(), m_data.source.c_str(),
-                static_cast<long long>(m_data.train.count), static_cast<long long>(m_data.test.count));
-    if (!m_data.notice.empty()) m_study.say("NOTE: %s\n", m_data.notice.c_str());
-    m_study.parameters().update({{"data", m_data.name},
-                                 {"train_images", m_data.train.count},
-                                 {"test_images", m_data.test.count},
-                                 {"devices", s.device_counts},
+    m_study.describe(m_data);
+    m_study.parameters().update({{"devices", s.device_counts},
                                  {"batch", s.batch},
                                  {"learning_rates", s.learning_rates},
                                  {"warmup_epochs", s.warmup},
@@ -346,12 +314,7 @@ class Batch {
 };
 
 ExitCode run(Arguments const& arguments) {
-  Settings settings;
-  po::variables_map values;
-  if (!parse(study_batch_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick) shrink(values, settings);
-  check(settings);
-  return with_runtime(int(settings.common.threads), [&](Runtime const& runtime) {
+  return run_study<Settings>(study_batch_command, arguments, [](Settings const& settings, Runtime const& runtime) {
     require_one_process(study_batch_command, runtime);
     return Batch(settings, runtime).execute();
   });

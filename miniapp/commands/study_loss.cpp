@@ -14,73 +14,46 @@
 #include <sstream>
 #include <thread>
 
+#include "comm/probe.hpp"
 #include "miniapp/commands/study.hpp"
 #include "miniapp/version.hpp"
 
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
 namespace fs = std::filesystem;
 using Json   = nlohmann::ordered_json;
 using Words  = std::vector<std::string>;
 
-struct Settings {
-  StudyOptions common;
-  std::string data, launcher;
-  std::int64_t ranks, batch, steps, every, lose, train_images, test_images;
+struct Settings : StudyOptions {
+  std::string launcher;
+  std::int64_t ranks, batch, steps, every, lose;
   double timeout;
+
+  Settings() {
+    add<std::int64_t>("ranks", ranks, 2, "ranks at the start; the last one is lost");
+    add("launcher", launcher,
+        "command that starts ranks; their number comes behind it (default: mpirun -n, or mpiexec -n)");
+    add<std::int64_t>("batch", batch, 256, 64, "images a step, of all ranks together");
+    add<std::int64_t>("steps", steps, 400, 300, "of the whole training");
+    add<std::int64_t>("every", every, 50, 20, "steps between checkpoints");
+    add<std::int64_t>("lose", lose, 200, 100, "the rank is lost after the checkpoint of this step, or the next");
+    add("timeout", timeout, 5.0, 2.0, "seconds after which a silent rank ends the job");
+    add_data(4000, 500);
+  }
+  void check() const {
+    StudyOptions::check();
+    in_range("--ranks", ranks, 2, 4096);
+    in_range("--batch", batch, 1, most);
+    in_range("--steps", steps, 2, most);
+    in_range("--every", every, 1, steps - 1);
+    in_range("--lose", lose, 1, steps - 1);
+    LOCKSTEP_THROW_IF(!(timeout > 0 && timeout <= 86400), ExitCode::usage,
+                      "--timeout " + std::to_string(timeout) + "; expected more than 0, up to 86400 seconds");
+    LOCKSTEP_THROW_IF(launcher_rank() > 0 || std::getenv("OMPI_COMM_WORLD_SIZE") || std::getenv("PMI_SIZE"),
+                      ExitCode::usage, "study loss under a launcher; expected none: it starts its ranks itself");
+  }
 };
-
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("data", po::value(&s.data)->default_value("auto"),
-      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
-  add("ranks", po::value(&s.ranks)->default_value(2), "ranks at the start; the last one is lost");
-  add("launcher", po::value(&s.launcher),
-      "command that starts ranks; their number comes behind it (default: mpirun -n, or mpiexec -n)");
-  add("batch", po::value(&s.batch)->default_value(256), "images a step, of all ranks together");
-  add("steps", po::value(&s.steps)->default_value(400), "of the whole training");
-  add("every", po::value(&s.every)->default_value(50), "steps between checkpoints");
-  add("lose", po::value(&s.lose)->default_value(200),
-      "the rank is lost after the checkpoint of this step, or the next");
-  add("timeout", po::value(&s.timeout)->default_value(5), "seconds after which a silent rank ends the job");
-  add("train-images", po::value(&s.train_images)->default_value(0), "use the first N (0: all)");
-  add("test-images", po::value(&s.test_images)->default_value(0), "use the first N (0: all)");
-  s.common.add_to(options);
-  return options;
-}
-
-void shrink(po::variables_map const& values, Settings& s) {
-  auto const unless_given = [&](char const* name, auto& option, auto value) {
-    if (values[name].defaulted()) option = value;
-  };
-  unless_given("data", s.data, "synthetic");
-  unless_given("batch", s.batch, 64);
-  unless_given("steps", s.steps, 300);
-  unless_given("every", s.every, 20);
-  unless_given("lose", s.lose, 100);
-  unless_given("timeout", s.timeout, 2.0);
-  unless_given("train-images", s.train_images, 4000);
-  unless_given("test-images", s.test_images, 500);
-}
-
-void check(Settings const& s) {
-  s.common.check();
-  std::int64_t const most = std::int64_t(1) << 31;
-  in_range("--ranks", s.ranks, 2, 4096);
-  in_range("--batch", s.batch, 1, most);
-  in_range("--steps", s.steps, 2, most);
-  in_range("--every", s.every, 1, s.steps - 1);
-  in_range("--lose", s.lose, 1, s.steps - 1);
-  in_range("--train-images", s.train_images, 0, most);
-  in_range("--test-images", s.test_images, 0, most);
-  LOCKSTEP_THROW_IF(!(s.timeout > 0 && s.timeout <= 86400), ExitCode::usage,
-                    "--timeout " + std::to_string(s.timeout) + "; expected more than 0, up to 86400 seconds");
-  LOCKSTEP_THROW_IF(launcher_rank() > 0 || std::getenv("OMPI_COMM_WORLD_SIZE") || std::getenv("PMI_SIZE"),
-                    ExitCode::usage, "study loss under a launcher; expected none: it starts its ranks itself");
-}
 
 // "mpirun -n", or nothing where there is none.
 Words find_launcher(std::string const& given) {
@@ -116,14 +89,10 @@ class Folder {
   fs::path m_path;
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 // A command with its standard error in a file.
 class Process {
  public:
-  Process(Words const& words, std::string const& errors) : m_start(now()) {
+  Process(Words const& words, std::string const& errors) : m_start(comm::clock_seconds()) {
     std::vector<char*> arguments;
     for (auto const& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
     arguments.push_back(nullptr);
@@ -144,7 +113,7 @@ class Process {
     pid_t const result = waitpid(m_pid, &status, WNOHANG);
     if (result == 0) return true;
     m_ended = true;
-    m_end   = now();
+    m_end   = comm::clock_seconds();
     m_code  = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return false;
   }
@@ -213,17 +182,12 @@ class Loss {
   Loss(Settings const& settings) : m_settings(settings), m_launcher(find_launcher(settings.launcher)) {}
 
   ExitCode execute() {
-    Finished const whole = undisturbed();
+    Finished const whole = finish(m_settings.ranks, {});
     std::vector<Lost> rows;
-    if (m_launcher.empty()) {
-      rows.push_back(lose("killed", SIGKILL, whole));
-    } else {
-      rows.push_back(lose("killed", SIGKILL, whole));
-      rows.push_back(lose("stopped", SIGSTOP, whole));
-    }
+    rows.push_back(lose("killed", SIGKILL, whole));
+    if (!m_launcher.empty()) rows.push_back(lose("stopped", SIGSTOP, whole));
     // MPI only now: a process that has it up cannot start jobs of its own.
-    return with_runtime(int(m_settings.common.threads),
-                        [&](Runtime const& runtime) { return report(runtime, whole, rows); });
+    return with_runtime(int(m_settings.threads), [&](Runtime const& runtime) { return report(runtime, whole, rows); });
   }
 
  private:
@@ -263,7 +227,7 @@ class Loss {
                              std::string("--test-images"),
                              std::to_string(s.test_images),
                              std::string("--threads"),
-                             std::to_string(s.common.threads),
+                             std::to_string(s.threads),
                              std::string("--timeout"),
                              std::to_string(s.timeout)})
       words.push_back(word);
@@ -300,8 +264,6 @@ class Loss {
     return first;
   }
 
-  Finished undisturbed() const { return finish(m_settings.ranks, {}); }
-
   Lost lose(std::string const& how, int signal, Finished const& whole) const {
     Lost lost;
     lost.how                 = how;
@@ -313,7 +275,7 @@ class Loss {
     // Not at the checkpoint itself, but half-way to the next.
     std::this_thread::sleep_for(std::chrono::duration<double>(whole.step_seconds * double(m_settings.every) / 2));
     pid_t const victim = m_launcher.empty() ? job.pid() : find_rank(job.pid(), m_settings.ranks - 1);
-    double const at    = now();
+    double const at    = comm::clock_seconds();
     LOCKSTEP_THROW_IF(
         !job.is_running() || victim < 0 || kill(victim, signal) != 0, ExitCode::environment,
         "study loss: rank " + std::to_string(m_settings.ranks - 1) +
@@ -330,7 +292,7 @@ class Loss {
 
   ExitCode report(Runtime const& runtime, Finished const& whole, std::vector<Lost> const& rows) const {
     auto const& s = m_settings;
-    Study study(study_loss_command, s.common, runtime);
+    Study study(study_loss_command, s, runtime);
     if (m_launcher.empty())
       study.say(
           "NOTE: no launcher found, expected mpirun, mpiexec or --launcher, and a build with MPI: one process has all "
@@ -392,10 +354,8 @@ class Loss {
 
 ExitCode run(Arguments const& arguments) {
   Settings settings;
-  po::variables_map values;
-  if (!parse(study_loss_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick) shrink(values, settings);
-  check(settings);
+  if (!settings.parse(study_loss_command, arguments)) return ExitCode::success;
+  settings.check();
   return Loss(settings).execute();
 }
 

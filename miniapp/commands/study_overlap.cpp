@@ -5,6 +5,7 @@
 
 #include "comm/probe.hpp"
 #include "kernels/error.hpp"
+#include "kernels/median.hpp"
 #include "miniapp/commands/cost_options.hpp"
 #include "miniapp/commands/quantities.hpp"
 #include "miniapp/commands/study.hpp"
@@ -15,60 +16,35 @@
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
-using Json   = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
-struct Settings {
-  StudyOptions common;
-  std::string data, buckets, allreduce, trace;
-  std::int64_t devices, batch, steps, train_images;
-  std::vector<double> sizes;
+struct Settings : StudyOptions {
+  std::string buckets, allreduce, trace;
+  std::int64_t devices, batch, steps;
+  std::vector<double> sizes;  // falling
+
+  Settings() {
+    add<std::int64_t>("devices,k", devices, 2, "devices per process");
+    add("bucket-bytes", buckets, std::string("1,16384,131072"), std::string("1,131072"),
+        "sizes of buckets, a list (1: a bucket a tensor)");
+    add("allreduce", allreduce, std::string("ring"), "the algorithm");
+    add<std::int64_t>("batch", batch, 256, "images a step, of all devices together");
+    add<std::int64_t>("steps", steps, 100, 20, "of each run");
+    add("trace", trace, "write a timeline of the run with the smallest buckets and overlap to this file");
+    add_data(4000);
+  }
+  void check() {
+    StudyOptions::check();
+    check_json_target(trace, force, "--trace");
+    LOCKSTEP_THROW_IF(parse_algorithms("--allreduce", allreduce).size() != 1, ExitCode::usage,
+                      "--allreduce " + allreduce + "; expected one algorithm");
+    sizes = parse_numbers("--bucket-bytes", buckets, 1, 1e12);
+    std::sort(sizes.rbegin(), sizes.rend());
+    in_range("--devices", devices, 1, 4096);
+    in_range("--batch", batch, 1, most);
+    in_range("--steps", steps, 2, most);
+  }
 };
-
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("data", po::value(&s.data)->default_value("auto"),
-      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
-  add("devices,k", po::value(&s.devices)->default_value(2), "devices per process");
-  add("bucket-bytes", po::value(&s.buckets)->default_value("1,16384,131072"),
-      "sizes of buckets, a list (1: a bucket a tensor)");
-  add("allreduce", po::value(&s.allreduce)->default_value("ring"), "the algorithm");
-  add("batch", po::value(&s.batch)->default_value(256), "images a step, of all devices together");
-  add("steps", po::value(&s.steps)->default_value(100), "of each run");
-  add("train-images", po::value(&s.train_images)->default_value(0), "use the first N (0: all)");
-  add("trace", po::value(&s.trace), "write a timeline of the run with the smallest buckets and overlap to this file");
-  s.common.add_to(options);
-  return options;
-}
-
-void shrink(po::variables_map const& values, Settings& s) {
-  auto const unless_given = [&](char const* name, auto& option, auto value) {
-    if (values[name].defaulted()) option = value;
-  };
-  unless_given("data", s.data, "synthetic");
-  unless_given("bucket-bytes", s.buckets, "1,131072");
-  unless_given("steps", s.steps, 20);
-  unless_given("train-images", s.train_images, 4000);
-}
-
-void check(Settings& s) {
-  s.common.check();
-  check_json_target(s.trace, s.common.force, "--trace");
-  LOCKSTEP_THROW_IF(parse_algorithms("--allreduce", s.allreduce).size() != 1, ExitCode::usage,
-                    "--allreduce " + s.allreduce + "; expected one algorithm");
-  s.sizes = parse_numbers("--bucket-bytes", s.buckets, 1, 1e12);
-  std::sort(s.sizes.rbegin(), s.sizes.rend());
-  in_range("--devices", s.devices, 1, 4096);
-  in_range("--batch", s.batch, 1, std::int64_t(1) << 31);
-  in_range("--steps", s.steps, 2, std::int64_t(1) << 31);
-  in_range("--train-images", s.train_images, 0, std::int64_t(1) << 31);
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 // Multiply-adds of one layer's forward for an image; backward takes twice as many but for the first layer, which has
 // no gradient of its input.
@@ -84,8 +60,8 @@ class Overlap {
   Overlap(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
         m_runtime(runtime),
-        m_study(study_overlap_command, settings.common, runtime),
-        m_data(load_dataset(settings.data, settings.train_images, 1)),
+        m_study(study_overlap_command, settings, runtime),
+        m_data(settings.load()),
         m_network(Network::chapter()),
         m_world(runtime.instances(int(settings.devices))),
         m_probe(m_world, 8 * m_network.parameters) {
@@ -93,20 +69,11 @@ class Overlap {
   }
 
   ExitCode execute() {
-    m_study.say("data : %s (%s), %lld images\n", m_data.name.c_str(), m_data.source.c_str(),
-                static_cast<long long>(m_data.train.count));
-    if (!m_data.notice.empty()) m_study.say("NOTE: %s\n", m_data.notice.c_str());
-    m_study.say("devices : %d (%d processes x %d), %s, %s\n", m_world.size(), m_world.processes(), m_world.local_size(),
-                m_world.transport().c_str(), m_settings.allreduce.c_str());
-    m_study.parameters().update({{"data", m_data.name},
-                                 {"train_images", m_data.train.count},
-                                 {"devices", m_world.size()},
-                                 {"processes", m_world.processes()},
-                                 {"transport", m_world.transport()},
-                                 {"oversubscribed", m_world.oversubscribed()},
-                                 {"allreduce", m_settings.allreduce},
-                                 {"batch", m_settings.batch},
-                                 {"steps", m_settings.steps}});
+    m_study.describe(m_data);
+    m_study.describe(m_world);
+    m_study.say("allreduce : %s\n", m_settings.allreduce.c_str());
+    m_study.parameters().update(
+        {{"allreduce", m_settings.allreduce}, {"batch", m_settings.batch}, {"steps", m_settings.steps}});
     m_study.result()["rows"] = Json::array();
     run(0, false, false);  // the first use of everything takes longer
     Outcome const whole = run(0, false, false);
@@ -168,7 +135,7 @@ class Overlap {
     }
     if (trace) {
       auto const timeline = profiler->timeline(m_runtime);
-      if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.common.force, "--trace");
+      if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
     }
     Outcome outcome;
     outcome.overlaps      = trainer.overlaps();
@@ -238,13 +205,9 @@ class Overlap {
 };
 
 ExitCode run(Arguments const& arguments) {
-  Settings settings;
-  po::variables_map values;
-  if (!parse(study_overlap_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick) shrink(values, settings);
-  check(settings);
-  return with_runtime(int(settings.common.threads),
-                      [&](Runtime const& runtime) { return Overlap(settings, runtime).execute(); });
+  return run_study<Settings>(study_overlap_command, arguments, [](Settings const& settings, Runtime const& runtime) {
+    return Overlap(settings, runtime).execute();
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "comm/probe.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "kernels/median.hpp"
 #include "miniapp/commands/quantities.hpp"
 #include "miniapp/commands/study.hpp"
 #include "miniapp/trainer.hpp"
@@ -14,77 +15,47 @@
 namespace lockstep {
 namespace {
 
-namespace po = boost::program_options;
-using Json   = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;
 
-struct Settings {
-  StudyOptions common;
-  std::string data, slowdowns, weights;
-  std::int64_t devices, batch, steps, train_images;
+struct Settings : StudyOptions {
+  std::string slowdowns, weights;
+  std::int64_t devices, batch, steps;
   std::vector<double> slow, given;
+
+  Settings() {
+    add<std::int64_t>("devices,k", devices, 2, "devices per process");
+    add("slow", slowdowns, std::string("1,1.5,2,4,8"), std::string("1,8"),
+        "how many times slower the last device is made, as a list: after its work it idles");
+    add("weights", weights, "speeds of the devices, a list in order of rank (default: measured)");
+    add<std::int64_t>("batch", batch, 256, "images a step, of all devices together");
+    add<std::int64_t>("steps", steps, 40, 12, "of each run");
+    add_data(4000);
+  }
+  void check() {
+    StudyOptions::check();
+    slow = parse_numbers("--slow", slowdowns, 1, 1000);
+    if (!weights.empty()) given = parse_numbers("--weights", weights, 0, 1e9);
+    in_range("--devices", devices, 1, 4096);
+    in_range("--batch", batch, 1, most);
+    in_range("--steps", steps, 2, most);
+  }
 };
-
-po::options_description describe(Settings& s) {
-  po::options_description options("Options");
-  auto add = options.add_options();
-  add("data", po::value(&s.data)->default_value("auto"),
-      "auto, fashion-mnist, synthetic, or a folder with the four IDX files");
-  add("devices,k", po::value(&s.devices)->default_value(2), "devices per process");
-  add("slow", po::value(&s.slowdowns)->default_value("1,1.5,2,4,8"),
-      "how many times slower the last device is made, as a list: after its work it idles");
-  add("weights", po::value(&s.weights), "speeds of the devices, a list in order of rank (default: measured)");
-  add("batch", po::value(&s.batch)->default_value(256), "images a step, of all devices together");
-  add("steps", po::value(&s.steps)->default_value(40), "of each run");
-  add("train-images", po::value(&s.train_images)->default_value(0), "use the first N (0: all)");
-  s.common.add_to(options);
-  return options;
-}
-
-void shrink(po::variables_map const& values, Settings& s) {
-  auto const unless_given = [&](char const* name, auto& option, auto value) {
-    if (values[name].defaulted()) option = value;
-  };
-  unless_given("data", s.data, "synthetic");
-  unless_given("slow", s.slowdowns, "1,8");
-  unless_given("steps", s.steps, 12);
-  unless_given("train-images", s.train_images, 4000);
-}
-
-void check(Settings& s) {
-  s.common.check();
-  s.slow = parse_numbers("--slow", s.slowdowns, 1, 1000);
-  if (!s.weights.empty()) s.given = parse_numbers("--weights", s.weights, 0, 1e9);
-  in_range("--devices", s.devices, 1, 4096);
-  in_range("--batch", s.batch, 1, std::int64_t(1) << 31);
-  in_range("--steps", s.steps, 2, std::int64_t(1) << 31);
-  in_range("--train-images", s.train_images, 0, std::int64_t(1) << 31);
-}
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class Unequal {
  public:
   Unequal(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
-        m_study(study_unequal_command, settings.common, runtime),
-        m_data(load_dataset(settings.data, settings.train_images, 1)),
+        m_study(study_unequal_command, settings, runtime),
+        m_data(settings.load()),
         m_world(runtime.instances(int(settings.devices))) {
     LOCKSTEP_THROW_IF(m_world.size() < 2, ExitCode::usage, "study unequal on 1 device; expected 2 or more");
   }
 
   ExitCode execute() {
     int const k = m_world.size();
-    m_study.say("data : %s (%s), %lld images\n", m_data.name.c_str(), m_data.source.c_str(),
-                static_cast<long long>(m_data.train.count));
-    if (!m_data.notice.empty()) m_study.say("NOTE: %s\n", m_data.notice.c_str());
-    m_study.parameters().update({{"data", m_data.name},
-                                 {"train_images", m_data.train.count},
-                                 {"devices", k},
-                                 {"processes", m_world.processes()},
-                                 {"oversubscribed", m_world.oversubscribed()},
-                                 {"batch", m_settings.batch},
+    m_study.describe(m_data);
+    m_study.describe(m_world);
+    m_study.parameters().update({{"batch", m_settings.batch},
                                  {"steps", m_settings.steps},
                                  {"weights", m_settings.given.empty() ? Json("measured") : Json(m_settings.given)}});
     std::vector<double> without(std::size_t(k), 1.0);
@@ -149,11 +120,6 @@ class Unequal {
 
   ShardPlan plan() const { return ShardPlan::for_batch(std::min(m_settings.batch, m_data.train.count)); }
 
-  static double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + std::ptrdiff_t(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  }
-
   Outcome run(double slow, std::vector<double> const& weights) {
     // Of gradients, by device and step.
     std::vector<std::vector<double>> seconds(std::size_t(m_world.local_size())), rates(seconds.size());
@@ -166,12 +132,12 @@ class Unequal {
       if (state.stage == Stage::planned) {
         fence(state.space, "lockstep::study::unequal");
         shards = double(state.interval->size());
-        start  = now();
+        start  = comm::clock_seconds();
       } else if (state.stage == Stage::computed) {
         fence(state.space, "lockstep::study::unequal");
-        double const own = now() - start;
+        double const own = comm::clock_seconds() - start;
         if (state.rank == state.ranks - 1) std::this_thread::sleep_for(std::chrono::duration<double>((slow - 1) * own));
-        seconds[local].push_back(now() - start);
+        seconds[local].push_back(comm::clock_seconds() - start);
         rates[local].push_back(shards / std::max(seconds[local].back(), 1e-9));
       }
     };
@@ -211,13 +177,9 @@ class Unequal {
 };
 
 ExitCode run(Arguments const& arguments) {
-  Settings settings;
-  po::variables_map values;
-  if (!parse(study_unequal_command, describe(settings), arguments, values)) return ExitCode::success;
-  if (settings.common.quick) shrink(values, settings);
-  check(settings);
-  return with_runtime(int(settings.common.threads),
-                      [&](Runtime const& runtime) { return Unequal(settings, runtime).execute(); });
+  return run_study<Settings>(study_unequal_command, arguments, [](Settings const& settings, Runtime const& runtime) {
+    return Unequal(settings, runtime).execute();
+  });
 }
 
 }  // namespace
