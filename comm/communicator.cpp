@@ -115,7 +115,7 @@ struct Communicator::Impl {
     facts.on_gpus   = setup.device != nullptr;
     if (facts.on_gpus) {
       bool const peers = enable_peer_access(*setup.device, setup.gpus);
-      facts.peers      = everywhere(peers ? 1 : 0) != 0;
+      facts.peers      = world.everywhere(peers, "devices");
       facts.nccl_missing =
           setup.nccl ? nccl_obstacle(gpu_of_each_rank(), several_ranks_per_gpu()) : "this program was built without it";
     }
@@ -126,7 +126,7 @@ struct Communicator::Impl {
       } catch (Error const& error) {
         facts.nccl_missing = error.what();
       }
-      if (!everywhere(nccl ? 1 : 0)) {
+      if (!world.everywhere(nccl != nullptr, "devices")) {
         nccl.reset();
         if (facts.nccl_missing.empty()) facts.nccl_missing = "another process could not start it";
         choice = choose_transport(facts);
@@ -135,18 +135,12 @@ struct Communicator::Impl {
     placement.direct = choice.direct;
   }
 
-  // The smallest of all processes' values.
-  std::uint64_t everywhere(std::uint64_t mine) {
-    std::vector<std::uint64_t> all(static_cast<std::size_t>(placement.processes));
-    world.allgather(&mine, sizeof mine, all.data(), "devices");
-    return *std::min_element(all.begin(), all.end());
-  }
-
   bool several_ranks_per_gpu() {
     char const* const permitted = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     int version                 = 0;
-    return everywhere(permitted && std::strcmp(permitted, "1") == 0 && setup.nccl->version(version) == 0 &&
-                      version >= 23000) != 0;
+    return world.everywhere(
+        permitted && std::strcmp(permitted, "1") == 0 && setup.nccl->version(version) == 0 && version >= 23000,
+        "devices");
   }
 
   std::vector<std::string> gpu_of_each_rank() {
@@ -743,8 +737,7 @@ bool Communicator::serves_side_threads() {
     here = here && level >= MPI_THREAD_SERIALIZED;
   }
 #endif
-  auto const all = gather(std::uint64_t(here));
-  return std::find(all.begin(), all.end(), std::uint64_t(0)) == all.end();
+  return m_impl->world.everywhere(here, "threads");
 }
 
 template <class T>

@@ -26,14 +26,6 @@ void stage(Space const& space, char* to, char const* from, std::int64_t bytes, b
   }
 }
 
-// Whether it is so on all processes.
-bool agreed(World& world, bool mine) {
-  std::vector<char> all(std::size_t(world.processes()), 0);
-  char const value = mine ? 1 : 0;
-  world.allgather(&value, 1, all.data(), "device memory");
-  return std::all_of(all.begin(), all.end(), [](char v) { return v != 0; });
-}
-
 }  // namespace
 
 // Bytes from each process's device memory to the next one's.
@@ -57,13 +49,7 @@ bool probe_message(World& world, Space const& space) {
   MPI_Request requests[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   world.check(MPI_Irecv(to.data(), count, MPI_BYTE, last, tag, world.comm(), &requests[0]), "MPI_Irecv");
   world.check(MPI_Isend(from.data(), count, MPI_BYTE, next, tag, world.comm(), &requests[1]), "MPI_Isend");
-  world.wait(
-      [&] {
-        int done = 0;
-        world.check(MPI_Testall(2, requests, &done, MPI_STATUSES_IGNORE), "MPI_Testall");
-        return done != 0;
-      },
-      last);
+  world.wait(requests, 2, last);
   Kokkos::deep_copy(space, HostBytes(received.data(), count), to);
   lockstep::fence(space, "lockstep::comm::probe");
   return received == expected;
@@ -87,9 +73,9 @@ Staging Messages::find_staging(bool asked) {
   if (host_accessible || asked || m_world.processes() == 1) return choose_staging(facts, false);
   facts.library    = mpi_claim();
   facts.promise    = mpi_promise();
-  bool const worth = agreed(m_world, worth_probing(facts));
+  bool const worth = m_world.everywhere(worth_probing(facts), "device memory");
   if (!worth && worth_probing(facts)) facts.library = Claim::does_not;
-  return choose_staging(facts, worth && agreed(m_world, probe_message(m_world, m_spaces[0])));
+  return choose_staging(facts, worth && m_world.everywhere(probe_message(m_world, m_spaces[0]), "device memory"));
 }
 
 void Messages::reserve(std::int64_t bytes) {

@@ -426,6 +426,13 @@ void World::allgather(void const* mine, std::size_t bytes, void* all, char const
 #endif
 }
 
+bool World::everywhere(bool mine, char const* label) {
+  std::vector<char> all(static_cast<std::size_t>(m_processes));
+  char const value = mine ? 1 : 0;
+  allgather(&value, sizeof value, all.data(), label);
+  return std::count(all.begin(), all.end(), char(0)) == 0;
+}
+
 void World::barrier(char const* label) {
   if (m_processes == 1) return;
 #ifdef LOCKSTEP_HAVE_MPI

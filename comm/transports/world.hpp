@@ -92,6 +92,8 @@ class World {
 
   // All processes' `bytes` bytes, in process order.
   void allgather(void const* mine, std::size_t bytes, void* all, char const* label, char const* detail = nullptr);
+  // Whether it is so on all processes.
+  bool everywhere(bool mine, char const* label);
   void barrier(char const* label);
 
   struct Statement {
