@@ -11,7 +11,7 @@ namespace lockstep::tiles {
 // A thread holds one image: weights are broadcast loads, one for each multiply-add's lanes together, so that tiles are
 // large in channels; small in units, since a step of few images has few threads.
 constexpr int forward_channels = 10;
-constexpr int weight_channels(int kernel) {
+KOKKOS_INLINE_FUNCTION constexpr int weight_channels(int kernel) {
   return kernel == 0 ? 1 : 10;
 }
 constexpr int data_channels = 2;
@@ -20,7 +20,7 @@ constexpr int dense_units   = 4;
 constexpr int dense_rows    = 4;
 #elif defined(__AVX512F__)  // 32 registers, broadcasts from memory inside the multiply-add
 constexpr int forward_channels = 5;  // x 2 x 2 positions
-constexpr int weight_channels(int) {
+KOKKOS_INLINE_FUNCTION constexpr int weight_channels(int) {
   return 5;
 }  // x kernel columns
 constexpr int data_channels = 2;  // x (data_columns + kernel - 1) columns
@@ -29,7 +29,7 @@ constexpr int dense_units   = 16;
 constexpr int dense_rows    = 6;  // weight gradient: inputs x 4 vectors of units
 #else                       // 16 registers
 constexpr int forward_channels = 3;
-constexpr int weight_channels(int kernel) {
+KOKKOS_INLINE_FUNCTION constexpr int weight_channels(int kernel) {
   return kernel == 3 ? 4 : 2;
 }
 constexpr int data_channels = 1;

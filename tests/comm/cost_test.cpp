@@ -217,11 +217,10 @@ TEST(Cost, SharedMemoryTakesLongerWithMoreToDo) {
         EXPECT_GE(time, last) << name << ' ' << k << ' ' << n;
         last = time;
         // Each of the model's terms costs something, and only that.
-        for (auto [better, worse] : {std::pair(&SharedMemoryModel::bandwidth, false),
-                                     {&SharedMemoryModel::core_bandwidth, false},
-                                     {&SharedMemoryModel::sync, true},
-                                     {&SharedMemoryModel::copy, true},
-                                     {&SharedMemoryModel::add, true}}) {
+        for (auto [better, worse] :
+             {std::pair(&SharedMemoryModel::bandwidth, false), std::pair(&SharedMemoryModel::core_bandwidth, false),
+              std::pair(&SharedMemoryModel::sync, true), std::pair(&SharedMemoryModel::copy, true),
+              std::pair(&SharedMemoryModel::add, true)}) {
           auto other = slow;
           other.*better *= 2;
           double const then = predict(name, request, 4, other).sum();
@@ -293,7 +292,7 @@ TEST(Cost, StepsWaitForBothEnds) {
   Schedule schedule;
   schedule.ranks = 3;
   schedule.steps = 2;
-  for (auto [step, from, to] : {std::array<int, 3>{0, 0, 1}, {0, 0, 2}, {1, 1, 2}}) {
+  for (auto [step, from, to] : std::vector<std::array<int, 3>>{{0, 0, 1}, {0, 0, 2}, {1, 1, 2}}) {
     Transfer t;
     t.step        = step;
     t.source      = from;

@@ -548,7 +548,9 @@ std::map<Step, std::int64_t> count(Schedule const& schedule, std::int64_t n, int
 TEST(Outline, IsWhatTheTransfersDo) {
   for (int k = 1; k <= 64; ++k)
     for (std::int64_t n : lengths(k))
-      for (auto [name, request] : requests(k, n)) {
+      for (auto const& [algorithm, first] : requests(k, n)) {
+        auto const name         = algorithm;  // lambdas of C++17 capture no structured binding
+        ScheduleRequest request = first;
         std::vector<int> sizes{request.ranks_per_node};
         if (request.ranks_per_node == 0 && name != "hierarchical") {
           auto const all = node_sizes(k);

@@ -447,7 +447,7 @@ TEST(Executor, RefusesWhatDoesNotFit) {
   if (!on_host) return;
   // Segments: none there, between layers that are joined, rising, not to the first layer, and more blocks than kept.
   EXPECT_THROW(executor.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0), Error);
-  for (std::vector<int> const& wrong : {std::vector<int>{1, 0}, {3, 6, 0}, {6, 3}, {6, 6, 0}})
+  for (auto const& wrong : std::vector<std::vector<int>>{{1, 0}, {3, 6, 0}, {6, 3}, {6, 6, 0}})
     EXPECT_THROW(Executor(space, problem.network, Conv::direct, {wrong, 1}), Error);
   Executor small(space, problem.network, Conv::direct, {{6, 0}, 1});
   EXPECT_NO_THROW(small.gradients(space, problem.data, order, 0, {20, 8, 3}, {0, 2}, parameters, rows, 0));

@@ -191,7 +191,8 @@ TEST(GradientSum, ARangeOfTensorsIsAPartOfTheWhole) {
   };
   Buffer<float> const plain("lockstep::test::plain", layout.count());
   sum.plain(Space(), device, 6, plain);
-  for (TensorRange const range : {TensorRange{0, 1}, {1, 3}, {2, 4}, {0, 4}, {3, 99}}) {
+  for (TensorRange const range :
+       {TensorRange{0, 1}, TensorRange{1, 3}, TensorRange{2, 4}, TensorRange{0, 4}, TensorRange{3, 99}}) {
     int const last           = std::min(range.end, layout.tensors());
     std::int64_t const begin = layout.offsets[range.begin], end = layout.offsets[last];
     Buffer<std::int64_t> const some_codes("lockstep::test::codes", layout.tensors());
