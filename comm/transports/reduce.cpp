@@ -21,21 +21,29 @@ KOKKOS_INLINE_FUNCTION T quiet_nan() {
   return T(__builtin_nan(""));
 }
 
+// merge makes one value of two; settle finishes a chain of merges, so that any NaN becomes the one NaN.
 struct Sum {
   template <class T>
-  static KOKKOS_INLINE_FUNCTION T apply(T a, T b) {
+  static KOKKOS_INLINE_FUNCTION T merge(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
       return T(std::make_unsigned_t<T>(a) + std::make_unsigned_t<T>(b));
     } else {
-      T const sum = a + b;
-      return sum == sum ? sum : quiet_nan<T>();
+      return a + b;
+    }
+  }
+  template <class T>
+  static KOKKOS_INLINE_FUNCTION T settle(T value) {
+    if constexpr (std::is_integral_v<T>) {
+      return value;
+    } else {
+      return value == value ? value : quiet_nan<T>();
     }
   }
 };
 
 struct Max {
   template <class T>
-  static KOKKOS_INLINE_FUNCTION T apply(T a, T b) {
+  static KOKKOS_INLINE_FUNCTION T merge(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
       return a > b ? a : b;
     } else {
@@ -45,11 +53,15 @@ struct Max {
       return (a == a) & (b == b) ? value : quiet_nan<T>();
     }
   }
+  template <class T>
+  static KOKKOS_INLINE_FUNCTION T settle(T value) {
+    return value;
+  }
 };
 
 struct Min {
   template <class T>
-  static KOKKOS_INLINE_FUNCTION T apply(T a, T b) {
+  static KOKKOS_INLINE_FUNCTION T merge(T a, T b) {
     if constexpr (std::is_integral_v<T>) {
       return a < b ? a : b;
     } else {
@@ -59,7 +71,16 @@ struct Min {
       return (a == a) & (b == b) ? value : quiet_nan<T>();
     }
   }
+  template <class T>
+  static KOKKOS_INLINE_FUNCTION T settle(T value) {
+    return value;
+  }
 };
+
+template <class Operation, class T>
+KOKKOS_INLINE_FUNCTION T apply(T a, T b) {
+  return Operation::settle(Operation::merge(a, b));
+}
 
 template <class F>
 void with_operation(Op op, F const& f) {
@@ -109,7 +130,7 @@ struct ReduceRun {
   KOKKOS_INLINE_FUNCTION void operator()(std::int64_t begin, std::int64_t end) const {
     T* __restrict__ const to         = into;
     T const* __restrict__ const with = from;
-    for (std::int64_t i = begin; i < end; ++i) to[i] = Operation::apply(to[i], with[i]);
+    for (std::int64_t i = begin; i < end; ++i) to[i] = apply<Operation>(to[i], with[i]);
   }
 };
 
@@ -175,7 +196,8 @@ struct FuseRun {
 #else
     for (std::int64_t i = begin; i < end; ++i) {
       T value = at(inputs, 0)[i];
-      for (int r = 1; r < input_count; ++r) value = Operation::apply(value, at(inputs, r)[i]);
+      for (int r = 1; r < input_count; ++r) value = Operation::merge(value, at(inputs, r)[i]);
+      value = Operation::settle(value);
       for (int r = 0; r < output_count; ++r) at(outputs, r)[i] = value;
     }
 #endif
@@ -190,7 +212,8 @@ struct FuseRun {
 #pragma GCC ivdep
     for (std::int64_t i = begin; i < end; ++i) {
       T value = in[0][i];
-      ((value = R == 0 ? value : Operation::apply(value, in[R][i])), ...);
+      ((value = R == 0 ? value : Operation::merge(value, in[R][i])), ...);
+      value = Operation::settle(value);
       ((out[R][i] = value), ...);
     }
   }
@@ -198,7 +221,7 @@ struct FuseRun {
   // Not inlined: GCC makes gathers of this loop together with the one over vectors around it.
   __attribute__((noinline)) static void combine(T* result, T const* a, T const* b, std::int64_t n) {
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) result[i] = Operation::apply(a[i], b[i]);
+    for (std::int64_t i = 0; i < n; ++i) result[i] = apply<Operation>(a[i], b[i]);
   }
 
   static KOKKOS_INLINE_FUNCTION T* at(AddressList const& list, int i) {
@@ -221,16 +244,16 @@ struct UpdateRun {
         return pass(first + begin, first + end, std::make_index_sequence<4>());
     }
     for (int v = 0; v < vector_count; ++v) {
-      float* const vector = reinterpret_cast<float*>(vectors[v]) + first;
-      for (std::int64_t i = begin; i < end; ++i) vector[i] += 1.0f;
+      auto* const vector = reinterpret_cast<std::uint32_t*>(vectors[v]) + first;
+      for (std::int64_t i = begin; i < end; ++i) vector[i] += 1;
     }
   }
 
   template <std::size_t... V>
   KOKKOS_INLINE_FUNCTION void pass(std::int64_t begin, std::int64_t end, std::index_sequence<V...>) const {
-    float* const all[] = {reinterpret_cast<float*>(vectors[V])...};
+    std::uint32_t* const all[] = {reinterpret_cast<std::uint32_t*>(vectors[V])...};
 #pragma GCC ivdep
-    for (std::int64_t i = begin; i < end; ++i) ((all[V][i] += 1.0f), ...);
+    for (std::int64_t i = begin; i < end; ++i) ((all[V][i] += 1), ...);
   }
 };
 
@@ -294,7 +317,7 @@ void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs
 
 void update(Space const& space, std::vector<char*> const& vectors, std::int64_t first, std::int64_t count) {
   check_fits(vectors.size());
-  for_runs(space, "lockstep::comm::update", count, count * std::int64_t(sizeof(float)),
+  for_runs(space, "lockstep::comm::update", count, count * std::int64_t(sizeof(std::uint32_t)),
            UpdateRun{list_of<AddressList>(vectors), int(vectors.size()), first});
 }
 
