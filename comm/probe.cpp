@@ -42,6 +42,15 @@ double longest(Communicator& world, double start, double end, double* skew) {
   return *std::max_element(ends.begin(), ends.end()) - *first;
 }
 
+void update_shares(Communicator& world, std::vector<char*> const& vectors, std::int64_t bytes) {
+  auto const mine = chunk_range(bytes / 4, world.processes(), world.process());
+  int const parts = runs_on_host ? 1 : world.local_size();
+  for (int d = 0; d < parts; ++d) {
+    auto const range = chunk_range(mine.size(), parts, d);
+    update(world.instance(d), vectors, mine.begin + range.begin, range.size());
+  }
+}
+
 Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
     : m_ranks(world.size()), m_cores(world.usable_cores()) {
   std::int64_t const longest_count = std::max<std::int64_t>(most_bytes / 4, 2);
@@ -133,15 +142,7 @@ Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const&
   point.copy       = measure([&] { step(true, false); });
   point.add_alone  = measure([&] { step(false, true); });
   point.copy_alone = measure([&] { step(false, false); });
-  point.update     = measure([&] {
-    int const sharers = world.processes();
-    auto const mine   = chunk_range(count, sharers, world.process());
-    int const parts   = runs_on_host ? 1 : world.local_size();
-    for (int d = 0; d < parts; ++d) {
-      auto const range = chunk_range(mine.size(), parts, d);
-      update(world.instance(d), vectors, mine.begin + range.begin, range.size());
-    }
-  });
+  point.update     = measure([&] { update_shares(world, vectors, point.bytes); });
   point.fastest    = fastest;
   return point;
 }

@@ -20,9 +20,8 @@ class Probe {
   // something else: other ranks' lines are dirty in other cores' caches, as an allreduce finds them.
   struct Point {
     std::int64_t bytes = 0;
-    // In memory. Every rank adds 1 to its 1 / ranks of all vectors: what an allreduce in place has to read and write.
-    double update  = 0;
-    double fastest = 0;  // of the repeats
+    double update      = 0;  // in memory: update_shares
+    double fastest     = 0;  // of the repeats
     // Every rank adds half of its neighbour's vector to its own, or copies it; rank 1 alone does so with all of it.
     double add = 0, copy = 0, add_alone = 0, copy_alone = 0;
     // By messages, `add` and `fastest` are such an addition's.
@@ -55,6 +54,10 @@ class Probe {
   bool m_memory = false;
   double m_step = 0, m_signal = 0, m_copy = 0, m_add = 0;
 };
+
+// What an allreduce in place has to read and write at least: every rank updates its 1 / ranks of all vectors, of
+// `bytes` each, that Communicator::everywhere gave. Collective; enqueued.
+void update_shares(Communicator& world, std::vector<char*> const& vectors, std::int64_t bytes);
 
 // Seconds from a common start to the last rank's end of `calls` calls of f; the same on all ranks. Collective. With one
 // clock for all (one node) the start is when the first rank starts; else every rank has its own start.

@@ -35,7 +35,7 @@ void reduce(Space const& space, Type type, Op op, void* into, void const* from, 
 // pass over memory. An output may be an input.
 void fuse(Space const& space, Type type, Op op, std::vector<char*> const& inputs, std::vector<char*> const& outputs,
           std::int64_t first, std::int64_t count);
-// Adds 1 to elements [first, first + count) of all vectors, in one pass over memory. What probes time; floats.
+// Adds 1 to the 32-bit words [first, first + count) of all vectors, in one pass over memory. What probes time.
 void update(Space const& space, std::vector<char*> const& vectors, std::int64_t first, std::int64_t count);
 
 }  // namespace lockstep::comm

@@ -3,6 +3,8 @@
 // in another order than its proof says.
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "miniapp/allreduce_benchmark.hpp"
 
 using namespace lockstep;
@@ -54,6 +56,31 @@ TEST(Benchmark, PredictionsAreOfTheRightOrder) {
       EXPECT_GT(row.bound.max(), measured / 20) << row.bytes;
     }
   }
+}
+
+// What bounds a row is measured on its own buffers beside its calls, not taken from the probe at the start.
+TEST(Benchmark, MemoryBoundsAreMeasuredInTurn) {
+  CommunicatorOptions options;
+  options.alone = true;
+  Communicator world(std::vector<Space>(3), options);
+  Probe const probe(world, 1 << 16, 2);
+  BenchmarkOptions benchmark;
+  benchmark.sizes      = {0, 1 << 12, 1 << 16};
+  benchmark.algorithms = {"ring", "fused"};
+  benchmark.samples    = 3;
+  std::map<std::int64_t, double> bounds;
+  for (auto const& row : run_benchmark(world, probe, benchmark, [](BenchmarkRow const&) {})) {
+    EXPECT_TRUE(row.right()) << row.algorithm << ' ' << row.bytes;
+    if (row.bytes == 0) {
+      EXPECT_EQ(row.bound.memory, 0);
+      continue;
+    }
+    EXPECT_GT(row.bound.memory, 0);
+    EXPECT_NE(row.bound.memory, probe.bounds({3, row.count}, 4).memory);
+    auto const [bound, first] = bounds.emplace(row.bytes, row.bound.memory);
+    EXPECT_TRUE(first || bound->second == row.bound.memory) << "one bound for all algorithms";
+  }
+  EXPECT_EQ(bounds.size(), 2u);
 }
 
 TEST(Benchmark, ADroppedTransferIsSeen) {
