@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/transports/world.hpp"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -33,6 +37,20 @@ constexpr std::int64_t millisecond = 1000000;
 std::atomic<int> g_terminated{0};
 void on_terminate(int) {
   g_terminated = 1;
+}
+
+// The socket between this process and its launcher, where that is MPICH's (Hydra) or speaks like it; else -1.
+int launcher_connection() {
+  static int const connection = [] {
+    char const* const number = std::getenv("PMI_FD");
+    return number ? std::atoi(number) : -1;
+  }();
+  return connection;
+}
+
+// For a process that leaves without MPI's help: the launcher hears of it whoever holds copies of the connection.
+void hang_up() {
+  if (int const connection = launcher_connection(); connection >= 0) shutdown(connection, SHUT_RDWR);
 }
 
 // Of this program's file, so that processes of different builds do not work together.
@@ -130,6 +148,7 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
   m_sees_pids = !m_board.bases.empty();
   for (auto const* status : m_status)
     if (status && kill(pid_t(status->pid.load()), 0) != 0 && errno != EPERM) m_sees_pids = false;
+  hold_neighbour();
   check_same_executable();
 #endif
 }
@@ -169,15 +188,86 @@ void World::assemble() {
   exchange(m_process != 0);
   m_timeout = timeout;
 }
+
+// Hydra sends all processes SIGKILL as soon as one's connection or output closes, before any can say who died. So the
+// next process of the node holds a copy of both: Hydra then hears of a death from those who name the dead, or when the
+// deadline has passed. It also looks when any process prints, which may be sooner. Other launchers are left alone.
+void World::hold_neighbour() {
+  if (launcher_connection() < 0) return;
+  struct Place {
+    int process;
+    socklen_t size;
+    sockaddr_un address;
+  } mine{m_process, sizeof mine.address, {}};
+  int const channel          = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  auto* const address        = reinterpret_cast<sockaddr*>(&mine.address);
+  mine.address.sun_family    = AF_UNIX;
+  constexpr auto any_address = socklen_t(sizeof mine.address.sun_family);  // the system chooses one that is free
+  if (bind(channel, address, any_address) != 0 || getsockname(channel, address, &mine.size) != 0) mine.size = 0;
+
+  int rank = 0, size = 0;
+  check(MPI_Comm_rank(m_node, &rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(m_node, &size), "MPI_Comm_size");
+  std::vector<Place> places(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, m_node), "MPI_Allgather");
+  auto& next     = places[std::size_t((rank + 1) % size)];
+  m_neighbour    = places[std::size_t((rank + size - 1) % size)].process;
+  char byte      = 0;
+  iovec content  = {&byte, 1};
+  msghdr message = {};
+  std::array<int, 4> copies{};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof copies)> control{};
+  message.msg_iov     = &content;
+  message.msg_iovlen  = 1;
+  message.msg_control = control.data();
+  std::size_t count   = 0;
+  for (int const file : {launcher_connection(), 0, 1, 2})
+    if (fcntl(file, F_GETFD) >= 0) copies[count++] = file;
+  if (next.size > 0 && count > 0) {
+    message.msg_name       = &next.address;
+    message.msg_namelen    = next.size;
+    message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+    cmsghdr* const header  = CMSG_FIRSTHDR(&message);
+    header->cmsg_level     = SOL_SOCKET;
+    header->cmsg_type      = SCM_RIGHTS;
+    header->cmsg_len       = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(header), copies.data(), count * sizeof(int));
+    sendmsg(channel, &message, MSG_NOSIGNAL);
+  }
+  check(MPI_Barrier(m_node), "MPI_Barrier");  // all are sent
+
+  message.msg_name       = nullptr;
+  message.msg_namelen    = 0;
+  message.msg_controllen = control.size();
+  if (recvmsg(channel, &message, MSG_CMSG_CLOEXEC) > 0) {
+    if (cmsghdr* const header = CMSG_FIRSTHDR(&message); header && header->cmsg_type == SCM_RIGHTS) {
+      m_held.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+      std::memcpy(m_held.data(), CMSG_DATA(header), m_held.size() * sizeof(int));
+    }
+  }
+  close(channel);
+  if (!m_sees_pids || size == 1) release_neighbour();
+  m_holds = !m_held.empty();
+}
 #endif
+
+void World::release_neighbour() {
+  for (int const file : m_held) close(file);
+  m_held.clear();
+  m_holds = false;
+}
 
 World::~World() {
   m_watchdog.stop();
 #ifdef LOCKSTEP_HAVE_MPI
   if (m_comm == MPI_COMM_NULL) return;
-  if (!can_part()) return;
+  if (!can_part()) {
+    release_neighbour();
+    return;
+  }
   if (m_processes > 1) {
     barrier("end");
+    release_neighbour();
     release_shared(m_board);
     MPI_Comm_free(&m_node);
   }
@@ -192,9 +282,17 @@ World::Blocking::Blocking(World& world) : m_world(world) {
       sigset_t all;
       sigfillset(&all);
       pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      std::int64_t neighbour_seen = now_ns();
       while (world.m_watchdog.running) {
         timespec const nap{0, 20 * millisecond};
         nanosleep(&nap, nullptr);
+        // Nobody waited for the dead neighbour: the launcher is to end the job.
+        if (std::int64_t const silent = now_ns() - neighbour_seen; world.m_holds && silent > 500 * millisecond) {
+          if (!world.is_dead(world.m_neighbour))
+            neighbour_seen = now_ns();
+          else if (silent > world.m_timeout)
+            world.release_neighbour();
+        }
         std::int64_t const since = world.m_blocked_since.load(std::memory_order_acquire);
         if (since == 0) continue;
         if (std::string const message = world.complaint(now_ns() - since); !message.empty()) world.end(message);
@@ -214,6 +312,7 @@ std::string World::complaint(std::int64_t waited) const {
 // MPI may be called by the thread that is blocked only.
 void World::end(std::string const& message) const {
   speak(message);
+  hang_up();
   _exit(int(ExitCode::timeout));
 }
 
@@ -254,7 +353,15 @@ void World::fail(ExitCode code, std::string const& message) const {
   speak(message);
   // The library's own way to end may hang as well, and does when the launcher is ending the job already.
   if (g_terminated) _exit(int(code));
-  std::signal(SIGALRM, SIG_DFL);
+  if (launcher_connection() >= 0) {  // Hydra drops what it has not passed on when a process aborts
+    timespec const nap{0, 200 * millisecond};
+    nanosleep(&nap, nullptr);
+  }
+  std::signal(SIGALRM, [](int) {
+    hang_up();
+    std::signal(SIGALRM, SIG_DFL);
+    raise(SIGALRM);
+  });
   alarm(1);
   MPI_Abort(MPI_COMM_WORLD, int(code));
 #endif

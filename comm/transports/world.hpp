@@ -155,6 +155,8 @@ class World {
   bool is_dead(int process) const;
   std::string state_of(int process) const;
   void assemble();
+  void hold_neighbour();
+  void release_neighbour();
   void check_same_executable();
   void check_signatures() const;
   void speak(std::string const& message) const;
@@ -172,6 +174,9 @@ class World {
   Status* m_mine = &m_own;
   std::vector<Status*> m_status;  // by process; null where not visible
   Shared m_board;
+  int m_neighbour = 0;  // the process whose files m_held are copies of, see hold_neighbour()
+  std::vector<int> m_held;
+  std::atomic<bool> m_holds{false};  // set last: the watchdog looks
 #ifdef LOCKSTEP_HAVE_MPI
   MPI_Comm m_comm = MPI_COMM_NULL, m_node = MPI_COMM_NULL;
 #endif

@@ -34,7 +34,9 @@ int main(int argc, char** argv) {
         std::printf("fault at %.6f\n",
                     std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
         std::fflush(stdout);
-        if (fault == "die") std::raise(SIGKILL);
+        // MPICH's launcher looks for dead processes whenever it has passed on output: not this line's.
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+        if (fault == "die" || fault == "die-unawaited") std::raise(SIGKILL);
         if (fault == "stop") std::raise(SIGSTOP);
         if (fault == "sleep") std::this_thread::sleep_for(std::chrono::seconds(60));
         if (fault == "leave") std::exit(0);
@@ -42,6 +44,7 @@ int main(int argc, char** argv) {
         if (fault == "operation") world.allreduce(algorithm, Op::max, buffer);
         if (fault == "algorithm") world.allreduce("naive", Op::sum, buffer);
       }
+      if (round == 50 && fault == "die-unawaited") std::this_thread::sleep_for(std::chrono::seconds(60));
       world.allreduce(algorithm, Op::sum, buffer);
     }
     std::printf("finished\n");

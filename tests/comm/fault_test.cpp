@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 namespace {
 
@@ -28,6 +29,21 @@ Outcome run(std::string const& fault, std::string const& transport, std::string 
   std::string const command = std::string(LOCKSTEP_MPIEXEC) + " 4 " + LOCKSTEP_FAULT_PROGRAM + " " + fault + " " +
                               transport + " " + algorithm + " " + std::to_string(timeout) + " 2>&1";
   return run_command(command);
+}
+
+// Process numbers of the program that still run at that time: a launcher may go before those that it killed are gone.
+std::string left_running(double latest) {
+  std::string found;
+  do {
+    if (!found.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    found.clear();
+    for (auto const& entry : std::filesystem::directory_iterator("/proc")) {
+      std::error_code error;  // of other users' processes, and of what is no process
+      if (std::filesystem::read_symlink(entry.path() / "exe", error) == LOCKSTEP_FAULT_PROGRAM)
+        found += entry.path().filename().string() + " ";
+    }
+  } while (!found.empty() && clock_seconds() < latest);
+  return found;
 }
 
 Outcome run_command(std::string const& command) {
@@ -61,6 +77,7 @@ TEST_P(Fault, EndsTheJobInTimeAndNamesTheRank) {
   double const since = std::stod(outcome.output.substr(fault_at + 9));
   EXPECT_LT(outcome.message - since, timeout + 2);
   EXPECT_LT(outcome.end - since, timeout + 2 + 2) << "the launcher has processes to collect";
+  EXPECT_EQ(left_running(since + timeout + 2 + 2), "");
   auto const message = outcome.output.find("lockstep: ");
   ASSERT_NE(message, std::string::npos);
   std::string const line = outcome.output.substr(message, outcome.output.find('\n', message) - message);
@@ -92,6 +109,19 @@ INSTANTIATE_TEST_SUITE_P(Transports, Fault,
                              if (c == '-') c = '_';
                            return name;
                          });
+
+// The others compute for longer than the deadline: the launcher ends the job.
+TEST(Death, EndsTheJobThatDoesNotWait) {
+  double const timeout  = 3;
+  Outcome const outcome = run("die-unawaited", "memory", "ring", timeout);
+  SCOPED_TRACE(outcome.output);
+  EXPECT_NE(outcome.status, 0);
+  auto const fault_at = outcome.output.find("fault at ");
+  ASSERT_NE(fault_at, std::string::npos);
+  double const since = std::stod(outcome.output.substr(fault_at + 9));
+  EXPECT_LT(outcome.end - since, timeout + 2);
+  EXPECT_EQ(left_running(since + timeout + 2 + 2), "");
+}
 
 // The same program with one byte more stands for another build.
 TEST(Build, AnotherOneIsRefused) {
