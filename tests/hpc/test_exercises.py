@@ -33,10 +33,11 @@ class Page(unittest.TestCase):
         page = read("docs", "exercises.md")
         for name in STUDIES:
             self.assertIn(f"lockstep study {name}", page)
-        pictures = re.findall(r"\]\((images/[\w-]+\.svg)\)", page)
-        self.assertGreaterEqual(len(pictures), len(STUDIES))
-        for picture in pictures:
-            self.assertLess(os.path.getsize(os.path.join(SOURCE, "docs", picture)), 200000)
+        for section in page.split("\n## ")[1:]:
+            pictures = re.findall(r"\]\((images/[\w-]+\.svg)\)", section)
+            self.assertTrue(pictures, section.splitlines()[0])
+            for picture in pictures:
+                self.assertLess(os.path.getsize(os.path.join(SOURCE, "docs", picture)), 200000)
 
 
 class Records(unittest.TestCase):
