@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
 import os
 import re
 import subprocess
@@ -74,11 +75,33 @@ class Overlap(unittest.TestCase):
             whole = result["result"]["communication"]
             if overlap == "off":
                 self.assertEqual(whole["hidden_seconds"], 0)
-            # With overlap a busy machine may hide nothing in so few steps; miniapp_trainer waits until it does.
             for key, value in whole.items():
                 self.assertAlmostEqual(value, sum(epoch["communication"][key] for epoch in result["result"]["epochs"]))
             for epoch in result["result"]["epochs"]:
                 self.assertLessEqual(epoch["communication"]["exposed_seconds"], epoch["seconds"] * 1.001)
+
+    def test_hides_communication_behind_backward(self):
+        """Buckets that take milliseconds, and a backward of many, so that a busy machine's scheduler has time for both; an epoch is a step."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            found = record("train", "--data", "synthetic", "--train-images", 2048, "--test-images", 10, "--batch", 2048, "--epochs", 8,
+                           "--devices", 64, "--allreduce", "naive", "--bucket-bytes", 110000, "--overlap", "on", "--trace", path)
+            with open(path) as file:
+                events = json.load(file)["traceEvents"]
+        self.assertGreater(found["result"]["communication"]["hidden_seconds"], 0)
+        # (begin, end), of the buckets on one of the tracks that show them, of backward's last segment on all devices.
+        times = lambda name, detail: sorted({(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "lockstep::" + name
+                                             and event["args"]["detail"].startswith(detail)})
+        first, large = times("trainer::bucket", "1 of 3, b3 to b4, loss,"), times("trainer::bucket", "2 of 3, W3,")
+        last_segments = times("executor::segment", "backward through layers 6 to 1")
+        self.assertEqual((len(first), len(large), len(last_segments)), (8, 8, 8 * 32))  # of 64 devices those with one of the 32 shards
+        together = 0
+        for step in range(8):
+            segments = last_segments[32 * step:32 * (step + 1)]
+            # The exponents of W3 have been waited for, and so has what was sent before them.
+            self.assertLess(first[step][1], segments[0][0])
+            together += any(large[step][0] < end and begin < large[step][1] for begin, end in segments)
+        self.assertGreater(together, 0)
 
     def test_needs_buckets(self):
         done = run(*SMALL, "--devices", 2, "--overlap", "on")
