@@ -130,7 +130,7 @@ void GradientSum::exponents(Space const& space, Buffer<const float> const& rows,
   Kokkos::deep_copy(space, Kokkos::subview(exponents, std::make_pair(tensors.begin, tensors.end)), exponent_zero);
   auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
-  Kokkos::parallel_for(
+  launch(
       "lockstep::gradient_sum::exponents", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
@@ -159,7 +159,7 @@ void GradientSum::fixed_point(Space const& space, Buffer<const float> const& row
   auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
   int const bits           = fixed_point_bits(total_rows);
-  Kokkos::parallel_for(
+  launch(
       "lockstep::gradient_sum::fixed_point", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
@@ -186,7 +186,7 @@ void GradientSum::to_float(Space const& space, Buffer<const std::int64_t> const&
   Buffer<const std::int64_t> const chunks = m_chunks;
   int const bits                          = fixed_point_bits(total_rows);
   double const over                       = double(divisor);
-  Kokkos::parallel_for(
+  launch(
       "lockstep::gradient_sum::to_float", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry      = &chunks(3 * team.league_rank());
@@ -205,7 +205,7 @@ void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std
                         Buffer<float> const& out, TensorRange range) const {
   auto const chunks        = chunks_of(range);
   std::int64_t const count = m_layout.count();
-  Kokkos::parallel_for(
+  launch(
       "lockstep::gradient_sum::plain", Policy(space, int(chunks.extent(0) / 3), Kokkos::AUTO),
       KOKKOS_LAMBDA(Team const& team) {
         std::int64_t const* entry = &chunks(3 * team.league_rank());
@@ -223,7 +223,7 @@ void GradientSum::plain(Space const& space, Buffer<const float> const& rows, std
 void GradientSum::divide(Space const& space, Buffer<float> const& values, std::int64_t divisor) const {
   double const over =
       double(divisor);  // not a float: it could alias what is written, and the loop would not be vectorised
-  Kokkos::parallel_for(
+  launch(
       "lockstep::gradient_sum::divide", Kokkos::RangePolicy<Space>(space, 0, values.extent(0)),
       KOKKOS_LAMBDA(std::int64_t i) { values(i) /= float(over); });
 }

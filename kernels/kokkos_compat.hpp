@@ -82,6 +82,19 @@ void fence(ExecutionSpace const& space, std::string const& label) {
 #endif
 }
 
+// Kokkos::parallel_for with the functor among the kernel's arguments. GPU back ends pass large functors through one
+// buffer else, and the host waits until it is free: launches do not run ahead, and a graph cannot hold them.
+template <class Policy, class Functor>
+void launch(std::string const& label, Policy const& policy, Functor const& functor) {
+  if constexpr (Kokkos::SpaceAccessibility<typename Policy::execution_space, Kokkos::HostSpace>::accessible) {
+    Kokkos::parallel_for(label, policy, functor);
+  } else {
+    static_assert(sizeof(Functor) <= 3072, "arguments have 4 KiB, of which the policy takes some");
+    constexpr auto by_arguments = Kokkos::Experimental::WorkItemProperty::HintLightWeight;
+    Kokkos::parallel_for(label, Kokkos::Experimental::require(policy, by_arguments), functor);
+  }
+}
+
 // threads: of host back ends that have some; 0 leaves the choice to Kokkos. gpu: its number in this process; -1: none.
 // FIXME(Kokkos >= 3.7): becomes Kokkos::initialize(Kokkos::InitializationSettings()...).
 inline void initialize_kokkos(int threads, int gpu = -1) {

@@ -111,12 +111,14 @@ void with_type(Type type, F const& f) {
 template <class Body>
 void for_runs(Space const& space, char const* label, std::int64_t count, std::int64_t bytes, Body const& body) {
   if (count == 0) return;
-  if (bytes <= launch_bytes || (runs_on_host && on_side_thread)) {
-    body(std::int64_t(0), count);
-    return;
+  if constexpr (runs_on_host) {
+    if (bytes <= launch_bytes || on_side_thread) {
+      body(std::int64_t(0), count);
+      return;
+    }
   }
   using Policy = Kokkos::RangePolicy<Space, Kokkos::IndexType<std::int64_t>>;
-  Kokkos::parallel_for(
+  launch(
       label, Policy(space, 0, (count + grain - 1) / grain), KOKKOS_LAMBDA(std::int64_t run) {
         std::int64_t const begin = run * grain;
         body(begin, begin + grain < count ? begin + grain : count);

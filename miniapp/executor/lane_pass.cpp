@@ -65,7 +65,7 @@ struct Tiled {
 };
 template <class Body>
 void for_each_tile(Space const& space, char const* label, Blocks const& blocks, std::int64_t tiles, Body const& body) {
-  Kokkos::parallel_for(label, threads(space, blocks.count() * tiles * lanes), Tiled<Body>{blocks, tiles, body});
+  launch(label, threads(space, blocks.count() * tiles * lanes), Tiled<Body>{blocks, tiles, body});
 }
 
 KOKKOS_INLINE_FUNCTION std::uint8_t* flags_of(Stage const& stage, float* work, int lane) {
@@ -234,8 +234,7 @@ struct LaneSums {
   }
 };
 void sum_lanes(Space const& space, char const* label, LaneSums const& sums) {
-  Kokkos::parallel_for(label, threads(space, sums.blocks.wave.units * sums.blocks.units.shards() * sums.elements),
-                       sums);
+  launch(label, threads(space, sums.blocks.wave.units * sums.blocks.units.shards() * sums.elements), sums);
 }
 
 // A team takes several tiles of a unit; the lanes' parts meet in its scratch memory. The pitch of an element's lanes is
@@ -294,7 +293,7 @@ void conv_weight_gradient(Space const& space, Blocks const& blocks, Stage const&
   int const tiles  = Body::Tiles::tiles(stage.conv);
   int const groups = (tiles + Body::group - 1) / Body::group;
   int const team   = on_host ? 1 : Body::group * lanes;
-  Kokkos::parallel_for(
+  launch(
       "lockstep::lane_pass::conv2d_weight_gradient",
       TeamPolicy(space, int(blocks.wave.units * groups), team).set_scratch_size(0, Kokkos::PerTeam(Body::bytes + 64)),
       Body{blocks, stage, tiles, groups});
@@ -442,9 +441,9 @@ void LanePass::run(Space const& space, Step step, LaneUnits const& units, Wave c
         return conv_weight_gradient<0>(space, blocks, stage);
       } else {
         int const tiles = lane::weight_gradient_tiles(stage.dense);
-        Kokkos::parallel_for("lockstep::lane_pass::dense_weight_gradient",
-                             threads(space, wave.units * units.shards() * tiles * stage.dense.out),
-                             DenseWeightGradient{blocks, stage, m_plan.transposed, tiles});
+        launch("lockstep::lane_pass::dense_weight_gradient",
+               threads(space, wave.units * units.shards() * tiles * stage.dense.out),
+               DenseWeightGradient{blocks, stage, m_plan.transposed, tiles});
         return sum_lanes(space, "lockstep::lane_pass::dense_bias_gradient",
                          {blocks, d_out, stage.dense.out, stage.bias});
       }

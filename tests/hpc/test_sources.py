@@ -35,7 +35,7 @@ class Sources(unittest.TestCase):
         self.none_has(r"Kokkos::fence\s*\(")
 
     def test_policies_name_an_instance(self):
-        self.none_has(r"Kokkos::parallel_(?:for|reduce|scan)\(\s*(?:\"[^\"]*\"|\w+)\s*,\s*[\w.]+\s*,")
+        self.none_has(r"(?:Kokkos::parallel_(?:for|reduce|scan)|\blaunch)\(\s*(?:\"[^\"]*\"|\w+)\s*,\s*[\w.]+\s*,", COMPAT)
         self.none_has(r"(?:RangePolicy|TeamPolicy|MDRangePolicy)<[^;{}]*?>\s*\w*\s*[({]\s*(?:0|\w+\.size\(\))\s*,")
 
     def test_copies_name_an_instance(self):
