@@ -133,6 +133,8 @@ struct Communicator::Impl {
       }
     }
     placement.direct = choice.direct;
+    if (facts.on_gpus && placement.processes == 1)
+      order = std::make_unique<StreamOrder>(*setup.device, setup.gpus, setup.streams);
   }
 
   bool several_ranks_per_gpu() {
@@ -184,9 +186,12 @@ struct Communicator::Impl {
     return shared.usable() && world.processes_per_node() == placement.processes;
   }
 
-  // Kernels of one device read other devices' memory, so all must have got here. Host spaces always have.
+  // Kernels of one device read other devices' memory, so all must have got here. Within a process the streams see to
+  // it; messages need the host. Host spaces always have.
   void fence_all() const {
-    if constexpr (!runs_on_host)
+    if (order)
+      order->join();
+    else if constexpr (!runs_on_host)
       for (auto const& space : spaces) lockstep::fence(space, "lockstep::comm::step");
   }
 
@@ -612,6 +617,7 @@ struct Communicator::Impl {
   TransportChoice choice;
   Placement placement;
   std::unique_ptr<Nccl> nccl;
+  std::unique_ptr<StreamOrder> order;  // of GPUs that are the whole world
   std::vector<std::unique_ptr<Shape>> shapes;
   std::vector<Buffer<char>> scratch, staging;  // by local device
   Kokkos::View<char*, PinnedMemory> host;      // for MPI_Allreduce, which is never given device memory
@@ -738,6 +744,24 @@ bool Communicator::serves_side_threads() {
   }
 #endif
   return m_impl->world.everywhere(here, "threads");
+}
+
+std::string Communicator::graph_obstacle(std::string_view algorithm) const {
+  auto const& impl = *m_impl;
+  if (!impl.setup.device) return std::string("found devices on ") + Space::name() + ", expected GPUs";
+  if (processes() > 1)
+    return "found " + std::to_string(processes()) +
+           " processes, expected one: what passes between processes passes the host";
+  bool const auto_nccl = algorithm == "auto" && std::any_of(impl.choices.begin(), impl.choices.end(),
+                                                            [](Choice const& c) { return c.algorithm == "nccl"; });
+  if (impl.choice.schedules || algorithm == "nccl" || auto_nccl)
+    return "found sums over NCCL, whose calls the host watches; expected the in-process transport";
+  return "";
+}
+
+std::unique_ptr<DeviceGraph> Communicator::make_graph() const {
+  auto const& setup = m_impl->setup;
+  return std::make_unique<DeviceGraph>(*setup.device, setup.gpus, setup.streams);
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A world of devices: processes (MPI ranks, or one) x devices per process. Rank = process * local_size() + local index.
 #pragma once
+#include "comm/device_graph.hpp"
 #include "comm/schedule.hpp"
 #include "kernels/types.hpp"
 
@@ -102,6 +103,12 @@ class Communicator {
   // and is a side thread (kokkos_compat.hpp). Collective.
   bool serves_side_threads();
 
+  // Why calls with this algorithm cannot be a part of a graph of the devices' work; empty: they can, once they are
+  // prepared. A graph that has them is stale when a call that was not prepared is made.
+  std::string graph_obstacle(std::string_view algorithm) const;
+  // For the streams of this process's devices, where there is no obstacle.
+  std::unique_ptr<DeviceGraph> make_graph() const;
+
   // What the algorithm `auto` stands for, by length; see choose.hpp. Throws Error (wrong_result) unless all ranks give
   // the same, (usage) for an algorithm that is not one of algorithms(). Collective.
   void set_choices(std::vector<Choice> choices);
@@ -130,7 +137,8 @@ class Communicator {
   std::vector<double> gather(double value);
   std::vector<std::uint64_t> gather(std::uint64_t value);
   void barrier();
-  // Waits for what was enqueued on this process's devices: NCCL leaves its calls on their streams.
+  // Waits for what was enqueued on this process's devices: on GPUs calls within a process, and NCCL's, are left on
+  // their streams.
   void fence() const;
   // After a barrier: returns at nearly the same moment everywhere, where ranks share a memory.
   void align();

@@ -17,6 +17,8 @@ namespace gpu {
 using Result             = LOCKSTEP_GPU(Error_t);
 using NativeStream       = LOCKSTEP_GPU(Stream_t);
 using NativeEvent        = LOCKSTEP_GPU(Event_t);
+using NativeGraph        = LOCKSTEP_GPU(Graph_t);
+using NativeProgram      = LOCKSTEP_GPU(GraphExec_t);
 constexpr Result success = LOCKSTEP_GPU(Success);
 
 #ifdef LOCKSTEP_HAVE_CUDA
@@ -122,6 +124,32 @@ class RealCalls final : public DeviceCalls {
     done              = result == gpu::success;
     if (result == LOCKSTEP_GPU(ErrorNotReady)) LOCKSTEP_GPU(GetLastError)();
     return result == LOCKSTEP_GPU(ErrorNotReady) ? 0 : forget(result);
+  }
+  int wait(Stream stream, Event event) override {
+    return forget(LOCKSTEP_GPU(StreamWaitEvent)(gpu::NativeStream(stream), gpu::NativeEvent(event), 0));
+  }
+  // Relaxed: Kokkos asks for empty memory and for kernels' properties in between, which changes nothing on the stream.
+  int begin_capture(Stream stream) override {
+    return forget(LOCKSTEP_GPU(StreamBeginCapture)(gpu::NativeStream(stream), LOCKSTEP_GPU(StreamCaptureModeRelaxed)));
+  }
+  int end_capture(Stream stream, Graph& graph) override {
+    gpu::NativeGraph made = nullptr;
+    int const result      = forget(LOCKSTEP_GPU(StreamEndCapture)(gpu::NativeStream(stream), &made));
+    graph                 = made;
+    return result;
+  }
+  int instantiate(Graph graph, Program& program) override {
+    gpu::NativeProgram made = nullptr;
+    int const result        = forget(LOCKSTEP_GPU(GraphInstantiateWithFlags)(&made, gpu::NativeGraph(graph), 0));
+    program                 = made;
+    return result;
+  }
+  int launch(Program program, Stream stream) override {
+    return forget(LOCKSTEP_GPU(GraphLaunch)(gpu::NativeProgram(program), gpu::NativeStream(stream)));
+  }
+  int destroy_graph(Graph graph) override { return forget(LOCKSTEP_GPU(GraphDestroy)(gpu::NativeGraph(graph))); }
+  int destroy_program(Program program) override {
+    return forget(LOCKSTEP_GPU(GraphExecDestroy)(gpu::NativeProgram(program)));
   }
 
  private:

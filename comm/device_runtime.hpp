@@ -4,6 +4,7 @@
 // GPUs.
 #pragma once
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,8 +13,10 @@
 
 namespace lockstep {
 
-using Stream = void*;  // a cudaStream_t or hipStream_t
-using Event  = void*;
+using Stream  = void*;  // a cudaStream_t or hipStream_t
+using Event   = void*;
+using Graph   = void*;  // a cudaGraph_t: work as it was captured
+using Program = void*;  // a cudaGraphExec_t: a graph that can be launched
 
 struct Gpu {
   std::string name;
@@ -38,6 +41,16 @@ class DeviceCalls {
   virtual int destroy_event(Event event)                                         = 0;
   virtual int record(Event event, Stream stream)                                 = 0;
   virtual int query(Event event, bool& done)                                     = 0;
+  virtual int wait(Stream stream, Event event)                                   = 0;  // for what was recorded last
+  // What is given to the stream, and to streams that come to wait for it, becomes a graph instead of being run.
+  virtual int begin_capture(Stream stream)               = 0;
+  virtual int end_capture(Stream stream, Graph& graph)   = 0;
+  virtual int instantiate(Graph graph, Program& program) = 0;
+  virtual int launch(Program program, Stream stream)     = 0;
+  virtual int destroy_graph(Graph graph)                 = 0;
+  virtual int destroy_program(Program program)           = 0;
+  // Makes a capture's work be enqueued. A fake, from which no runtime takes kernels, keeps it for its launches.
+  virtual void capture(std::function<void()> const& enqueue) { enqueue(); }
 };
 
 // Of this build's back end; null where devices are parts of the host.

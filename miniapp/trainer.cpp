@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <sstream>
 
 #include "comm/communication_thread.hpp"
@@ -15,6 +16,7 @@
 #include "kernels/sgd.hpp"
 #include "miniapp/sha256.hpp"
 #include "miniapp/shards.hpp"
+#include "miniapp/step_values.hpp"
 
 namespace lockstep {
 namespace {
@@ -92,8 +94,18 @@ struct Trainer::Impl {
     Buffer<float> parameters, rows, gradient;
     Buffer<std::int64_t> exponents, fixed, prints, correct;
     Buffer<std::uint64_t> print;
-    Interval run;            // of the shards in this step
+    Buffer<std::int32_t> numbers;  // these three where steps are graphs: of the minibatch's images
+    Buffer<float> rate;
+    Buffer<std::int64_t> verdict;
+    Interval run{};          // of the shards in this step
     std::int64_t count = 0;  // of their rows
+  };
+
+  // The images of a step: entries [first, first + images) of the epoch's order, or the devices' numbers.
+  struct Minibatch {
+    std::int64_t first, images;
+    ShardPlan plan;
+    bool in_graph = false;
   };
 
   comm::Communicator& communicator;
@@ -113,6 +125,8 @@ struct Trainer::Impl {
   double waited       = 0;                            // seconds of this step, for the thread
   std::int64_t images = 0, test_images = 0, step = 0, shuffled_epoch = -1;
   Divergence divergence;
+  std::unique_ptr<DeviceGraph> graph;
+  bool enqueued = false;  // what the graph is to hold, once
 
   Impl(comm::Communicator& world, Network net, Dataset const& train, Dataset const& test, TrainerOptions const& given)
       : communicator(world),
@@ -143,13 +157,27 @@ struct Trainer::Impl {
     LOCKSTEP_THROW_IF(options.bucket_bytes < 0, ExitCode::usage,
                       "buckets of " + std::to_string(options.bucket_bytes) + " bytes; expected 0 or more");
     communicator.agree("options and data sets", hash_of(describe(options, network, train, test)));
+    if (options.graph) check_graph();
 
     buckets = make_buckets(network, options.bucket_bytes);
     if (options.overlap) cut_backward();
     for (int local = 0; local < communicator.local_size(); ++local) add_device(local, train, test);
     collect_views();
     if (!segments.first_layers.empty()) start_thread();
+    if (options.graph) {
+      communicator.prepare<std::int64_t>(options.allreduce, comm::Op::sum, 1);  // of the counts: see graph_obstacle
+      graph = communicator.make_graph();
+    }
     start();
+  }
+
+  void check_graph() const {
+    std::string obstacle = communicator.graph_obstacle(options.allreduce);
+    if (options.overlap) obstacle = "found overlap with backward, expected none";
+    if (options.hook) obstacle = "found a hook, expected none";
+    if (Kokkos::Profiling::profileLibraryLoaded())
+      obstacle = "found a tool that listens to Kokkos, expected none: it would hear nothing of a graph's kernels";
+    LOCKSTEP_THROW_IF(!obstacle.empty(), ExitCode::usage, "steps cannot be a graph: " + obstacle);
   }
 
   // A segment ends where a bucket does.
@@ -186,21 +214,17 @@ struct Trainer::Impl {
     bool const share        = one_memory && local > 0;  // read-only data needs one copy per memory
     std::int64_t const rows = most_shards(communicator.rank(local)), row = row_layout.count();
     int const tensors = row_layout.tensors();
-    devices.push_back({space,
-                       Executor(space, network, options.conv, segments_of(communicator.rank(local))),
-                       share ? devices[0].train : upload(space, train),
-                       share ? devices[0].test : upload(space, test),
-                       share && !options.hook ? devices[0].order : allocate<std::int32_t>(space, "order", images),
-                       allocate<float>(space, "parameters", network.parameters),
-                       allocate<float>(space, "rows", rows * row),
-                       allocate<float>(space, "gradient", row),
-                       allocate<std::int64_t>(space, "exponents", tensors),
-                       allocate<std::int64_t>(space, "fixed", row),
-                       allocate<std::int64_t>(space, "prints", 2 * tensors),
-                       allocate<std::int64_t>(space, "correct", 1),
-                       allocate<std::uint64_t>(space, "print", tensors - 1),
-                       {},
-                       0});
+    devices.push_back(
+        {space, Executor(space, network, options.conv, segments_of(communicator.rank(local))),
+         share ? devices[0].train : upload(space, train), share ? devices[0].test : upload(space, test),
+         share && !options.hook ? devices[0].order : allocate<std::int32_t>(space, "order", images),
+         allocate<float>(space, "parameters", network.parameters), allocate<float>(space, "rows", rows * row),
+         allocate<float>(space, "gradient", row), allocate<std::int64_t>(space, "exponents", tensors),
+         allocate<std::int64_t>(space, "fixed", row), allocate<std::int64_t>(space, "prints", 2 * (tensors - 1)),
+         allocate<std::int64_t>(space, "correct", 1), allocate<std::uint64_t>(space, "print", tensors - 1),
+         allocate<std::int32_t>(space, "numbers", options.graph ? options.batch : 0),
+         allocate<float>(space, "rate", options.graph ? 1 : 0),
+         allocate<std::int64_t>(space, "verdict", options.graph ? tensors + 2 * (tensors - 1) + 1 : 0)});
     sums.emplace_back(space, row_layout);
     visit(Stage::allocated, std::size_t(local), 0);
   }
@@ -328,29 +352,15 @@ struct Trainer::Impl {
     shuffle(step / steps_per_epoch());
     std::int64_t const first = step % steps_per_epoch() * options.batch;
     std::int64_t const n     = std::min(options.batch, images - first);
-    ShardPlan const plan     = ShardPlan::for_batch(n);
+    auto const rate          = float(options.learning_rate.at(step, options.batch, steps_per_epoch()));
+    if (graph && n == options.batch) return advance_by_graph(first, rate);
+    Minibatch const batch{first, n, ShardPlan::for_batch(n)};
     if (options.hook) form_buckets();
 
-    for (std::size_t local = 0; local < devices.size(); ++local) {
-      auto& device     = devices[local];
-      auto const track = region_of(local);
-      device.run       = shards_of(plan, communicator.rank(int(local)));
-      visit(Stage::planned, local, n, nullptr, &device.run);
-      std::int64_t const whole = thread ? last_micro(device.run) : options.accumulate;
-      for (std::int64_t micro = 0; micro < whole; ++micro) shard_gradients(device, plan, first, micro);
-    }
-    if (thread) {
-      for (int segment = 0; segment < int(segments.first_layers.size()); ++segment)
-        backward_segment(segment, plan, first, n);
-      wait();
-    } else {
-      sum_rows({}, plan, n, exponents);
-      for (std::size_t b = 0; b < buckets.size(); ++b) reduce(b);
-    }
+    add_up(batch);
     // What the thread did while nobody waited for it.
     double const hidden = thread ? std::max(0.0, communicator.seconds() - communicated - waited) : 0;
-    to_gradient(plan, n);
-    auto const rate = float(options.learning_rate.at(step, options.batch, steps_per_epoch()));
+    to_gradient(batch);
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
@@ -360,9 +370,66 @@ struct Trainer::Impl {
     }
     ++step;
     compare_replicas();
-    auto const loss = copy_out(devices[0].space, part(devices[0].gradient, network.parameters, row_layout.count()));
+    auto const loss            = copy_out(devices[0].space, loss_of(devices[0]));
     double const communication = communicator.seconds() - communicated;
     return {step, n, double(loss[0]), communication, communication - hidden};
+  }
+
+  // A step whose work the host only launches; it reads the verdict behind it. The first time that work is enqueued as
+  // ever, so that memory and kernels are there when it is captured.
+  StepResult advance_by_graph(std::int64_t first, float rate) {
+    Minibatch const batch{0, options.batch, ShardPlan::for_batch(options.batch), true};
+    for (auto& device : devices) set_step(device.space, device.order, first, rate, device.numbers, device.rate);
+    if (!enqueued) {
+      enqueue(batch);
+      enqueued = true;
+    } else {
+      if (!graph->captured()) graph->capture([this, batch] { enqueue(batch); });
+      graph->launch();
+    }
+    auto const verdict = copy_out(devices[0].space, devices[0].verdict);
+    auto const codes = verdict.begin() + row_layout.tensors(), prints = verdict.end() - 1;
+    refuse_not_finite({verdict.begin(), codes});
+    ++step;
+    if (communicator.size() > 1) note_divergence({codes, prints});
+    auto const bits = std::uint32_t(verdict.back());
+    float loss      = 0;
+    std::memcpy(&loss, &bits, sizeof loss);
+    return {step, batch.images, double(loss), 0, 0};
+  }
+
+  // All of a step that is in its graph: nothing here depends on what the host knows of the step.
+  void enqueue(Minibatch const& batch) {
+    add_up(batch);
+    to_gradient(batch);
+    for (auto& device : devices)
+      sgd(device.space, device.rate, device.exponents, part(device.gradient, 0, network.parameters), device.parameters);
+    if (communicator.size() > 1) compare_prints();
+    auto& device = devices[0];
+    collect(device.space, device.exponents, device.prints, loss_of(device), device.verdict);
+  }
+
+  Buffer<float> loss_of(Device const& device) const {
+    return part(device.gradient, network.parameters, row_layout.count());
+  }
+
+  // The gradients of all shards and their sums over all devices.
+  void add_up(Minibatch const& batch) {
+    for (std::size_t local = 0; local < devices.size(); ++local) {
+      auto& device     = devices[local];
+      auto const track = region_of(local);
+      device.run       = shards_of(batch.plan, communicator.rank(int(local)));
+      visit(Stage::planned, local, batch.images, nullptr, &device.run);
+      std::int64_t const whole = thread ? last_micro(device.run) : options.accumulate;
+      for (std::int64_t micro = 0; micro < whole; ++micro) shard_gradients(device, batch, micro);
+    }
+    if (thread) {
+      for (int segment = 0; segment < int(segments.first_layers.size()); ++segment) backward_segment(segment, batch);
+      wait();
+    } else {
+      sum_rows({}, batch, exponents);
+      for (std::size_t b = 0; b < buckets.size(); ++b) reduce(b);
+    }
   }
 
   DetailedRegion region_of(std::size_t local) const { return device_region(communicator.rank(int(local))); }
@@ -370,47 +437,46 @@ struct Trainer::Impl {
     return device_region(communicator.rank(0), communicator.rank(communicator.local_size() - 1));
   }
 
-  void shard_gradients(Device& device, ShardPlan const& plan, std::int64_t first, std::int64_t micro,
-                       int segment = Executor::whole) {
+  void shard_gradients(Device& device, Minibatch const& batch, std::int64_t micro, int segment = Executor::whole) {
     auto const piece = comm::chunk_range(device.run.size(), options.accumulate, micro);
     if (piece.size() == 0) return;
     Interval const shards{device.run.begin + piece.begin, device.run.begin + piece.end};
     DetailedRegion const region([&] {
       return "lockstep::trainer::shards " + std::to_string(shards.begin) + " to " + std::to_string(shards.end - 1) +
-             " of " + std::to_string(plan.shards);
+             " of " + std::to_string(batch.plan.shards);
     });
-    device.executor.gradients(device.space, device.train, device.order, first, plan, shards, device.parameters,
+    device.executor.gradients(device.space, device.train, batch.in_graph ? device.numbers : device.order, batch.first,
+                              batch.plan, shards, device.parameters,
                               part(device.rows, piece.begin * row_layout.count(), piece.end * row_layout.count()),
                               segment);
   }
 
   // Of all devices; the buckets that are then complete are handed to the thread.
-  void backward_segment(int segment, ShardPlan const& plan, std::int64_t first, std::int64_t n) {
+  void backward_segment(int segment, Minibatch const& batch) {
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto const track = region_of(local);
       Device& device   = devices[local];
-      if (device.run.size() > 0) shard_gradients(device, plan, first, last_micro(device.run), segment);
+      if (device.run.size() > 0) shard_gradients(device, batch, last_micro(device.run), segment);
     }
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       if (buckets[b].first_layer != segments.first_layers[std::size_t(segment)]) continue;
-      sum_rows(buckets[b].tensors, plan, n, bucket_exponents[b]);
+      sum_rows(buckets[b].tensors, batch, bucket_exponents[b]);
       thread->post([this, b] { reduce(b); });
     }
   }
 
   // Each device's sums over its own rows; exact ones with exponents that all devices agree on first.
-  void sum_rows(TensorRange tensors, ShardPlan const& plan, std::int64_t n,
-                std::vector<Buffer<std::int64_t>> const& codes) {
+  void sum_rows(TensorRange tensors, Minibatch const& batch, std::vector<Buffer<std::int64_t>> const& codes) {
     ScopedRegion const region("lockstep::trainer::sum_rows");
     bool const exact = options.reduction == Reduction::exact;
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
       device.count     = device.run.size();
-      visit(Stage::computed, local, n, nullptr, nullptr, &device.count, tensors);
+      visit(Stage::computed, local, batch.images, nullptr, nullptr, &device.count, tensors);
       if (exact) {
         sums[local].exponents(device.space, device.rows, device.count, device.exponents, tensors);
-        visit(Stage::exponents_found, local, n, nullptr, nullptr, nullptr, tensors);
+        visit(Stage::exponents_found, local, batch.images, nullptr, nullptr, nullptr, tensors);
       } else {
         sums[local].plain(device.space, device.rows, device.count, device.gradient, tensors);
       }
@@ -424,14 +490,14 @@ struct Trainer::Impl {
       agree();
     }
     for (std::size_t local = 0; local < devices.size(); ++local)
-      visit(Stage::exponents_agreed, local, n, nullptr, nullptr, nullptr, tensors);
-    if (!thread) refuse_not_finite();
+      visit(Stage::exponents_agreed, local, batch.images, nullptr, nullptr, nullptr, tensors);
+    if (!thread && !batch.in_graph) refuse_not_finite();
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);
-      sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, plan.shards, device.fixed,
-                              tensors);
-      visit(Stage::summed, local, n, nullptr, nullptr, nullptr, tensors);
+      sums[local].fixed_point(device.space, device.rows, device.count, device.exponents, batch.plan.shards,
+                              device.fixed, tensors);
+      visit(Stage::summed, local, batch.images, nullptr, nullptr, nullptr, tensors);
     }
   }
 
@@ -460,7 +526,7 @@ struct Trainer::Impl {
   }
 
   // Mean gradient and loss of the minibatch.
-  void to_gradient(ShardPlan const& plan, std::int64_t n) {
+  void to_gradient(Minibatch const& batch) {
     ScopedRegion const region("lockstep::trainer::to_gradient");
     bool const exact = options.reduction == Reduction::exact;
     if (exact && thread) refuse_not_finite();  // of all buckets at once: the verdict is that of one bucket
@@ -468,20 +534,20 @@ struct Trainer::Impl {
       auto& device     = devices[local];
       auto const track = region_of(local);
       if (exact) {
-        std::int64_t divisor = n;
-        visit(Stage::reduced, local, n, nullptr, nullptr, &divisor);
-        sums[local].to_float(device.space, device.fixed, device.exponents, plan.shards, divisor, device.gradient);
+        std::int64_t divisor = batch.images;
+        visit(Stage::reduced, local, batch.images, nullptr, nullptr, &divisor);
+        sums[local].to_float(device.space, device.fixed, device.exponents, batch.plan.shards, divisor, device.gradient);
       } else {
-        sums[local].divide(device.space, device.gradient, n);
+        sums[local].divide(device.space, device.gradient, batch.images);
         sums[local].exponents(device.space, device.gradient, 1, device.exponents);
       }
     }
-    if (!exact) refuse_not_finite();
+    if (!exact && !batch.in_graph) refuse_not_finite();
   }
 
   // The exponents are the same on all ranks, and so is this verdict.
-  void refuse_not_finite() const {
-    auto const codes = copy_out(devices[0].space, devices[0].exponents);
+  void refuse_not_finite() const { refuse_not_finite(copy_out(devices[0].space, devices[0].exponents)); }
+  void refuse_not_finite(std::vector<std::int64_t> const& codes) const {
     for (std::size_t t = 0; t < codes.size(); ++t)
       LOCKSTEP_THROW_IF(codes[t] >= exponent_not_finite, ExitCode::wrong_result,
                         "step " + std::to_string(step + 1) + ": " +
@@ -492,31 +558,30 @@ struct Trainer::Impl {
   void compare_replicas() {
     if (communicator.size() == 1) return;
     ScopedRegion const region("lockstep::trainer::compare_replicas");
-    std::size_t const tensors = network.tensors.size();
-    std::vector<std::vector<std::uint64_t>> own;
+    compare_prints();
+    note_divergence(copy_out(devices[0].space, devices[0].prints));
+  }
+
+  // Leaves the largest and the smallest of all devices' fingerprints on each of them.
+  void compare_prints() {
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto const& device = devices[local];
       auto const track   = region_of(local);
       fingerprints(device.space, device.parameters, parameter_layout, device.print);
-      own.push_back(copy_out(device.space, device.print));
-      // The largest of x and of ~x together give the largest and the smallest x.
-      std::vector<std::int64_t> both(2 * (tensors + 1), 0);
-      for (std::size_t t = 0; t < tensors; ++t) {
-        both[t]           = std::int64_t(own.back()[t]);
-        both[tensors + t] = ~both[t];
-      }
-      copy_in(device.space, device.prints, both);
+      both_ways(device.space, device.print, device.prints);
     }
     communicator.allreduce(options.allreduce, comm::Op::max, prints);
-    auto const most = copy_out(devices[0].space, devices[0].prints);
-    if (divergence.found) return;
-    for (std::size_t t = 0; t < tensors && !divergence.found; ++t)
-      if (most[t] != ~most[tensors + t]) divergence = {true, step, network.tensors[t].name, ranks_that_differ(own, t)};
   }
 
-  std::string ranks_that_differ(std::vector<std::vector<std::uint64_t>> const& own, std::size_t tensor) {
+  void note_divergence(std::vector<std::int64_t> const& most) {
+    std::size_t const tensors = network.tensors.size();
+    for (std::size_t t = 0; t < tensors && !divergence.found; ++t)
+      if (most[t] != ~most[tensors + t]) divergence = {true, step, network.tensors[t].name, ranks_that_differ(t)};
+  }
+
+  std::string ranks_that_differ(std::size_t tensor) {
     std::vector<std::vector<std::uint64_t>> all;  // [local][process]
-    for (auto const& prints_of_device : own) all.push_back(communicator.gather(prints_of_device[tensor]));
+    for (auto const& device : devices) all.push_back(communicator.gather(copy_out(device.space, device.print)[tensor]));
     std::string ranks;
     for (int process = 0; process < communicator.processes(); ++process)
       for (int local = 0; local < communicator.local_size(); ++local)

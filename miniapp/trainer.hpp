@@ -37,13 +37,17 @@ struct TrainerOptions {
   Conv conv               = Conv::direct;
   std::vector<double> weights;  // of the ranks: shards go to them in this proportion; empty: equal shares
   StepHook hook;                // for the verifier; empty otherwise
+  // Full minibatches are one graph of the devices' work, captured at the second and launched from then on: to the same
+  // bits. On GPUs of one process, without overlap, hook and listening tools; else Error (usage).
+  bool graph = false;
 };
 
 struct StepResult {
   std::int64_t step   = 0;  // since the start of training, from 1
   std::int64_t images = 0;  // in this minibatch
   double loss         = 0;  // mean over the minibatch, before the update
-  // Seconds of this process in calls of the communicator, and those of them that the step had to wait for.
+  // Seconds of this process in calls of the communicator, and those of them that the step had to wait for. 0 where the
+  // step is a graph, which tells nothing of its parts.
   double communication = 0, exposed = 0;
   double hidden() const { return communication - exposed; }
 };

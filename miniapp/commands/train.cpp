@@ -11,6 +11,7 @@
 #include "comm/algorithms.hpp"
 #include "comm/choose.hpp"
 #include "comm/communicator.hpp"
+#include "comm/device_runtime.hpp"
 #include "miniapp/checkpoint.hpp"
 #include "miniapp/commands/command.hpp"
 #include "miniapp/commands/quantities.hpp"
@@ -85,6 +86,8 @@ po::options_description describe(Settings& settings) {
       "direct: this project's kernels; gemm: convolutions (im2col) and dense layers by Kokkos Kernels' matrix "
       "products");
   add("accumulate", po::value(&trainer.accumulate)->default_value(1), "micro-batches a step");
+  add("graph", po::bool_switch(&trainer.graph),
+      "on GPUs of one process: launch each full batch as one graph (a CUDA graph, or HIP's); the same bits");
   add("train-images", po::value(&settings.train_images)->default_value(0), "use the first N (0: all)");
   add("test-images", po::value(&settings.test_images)->default_value(0), "use the first N (0: all)");
   add("threads", po::value(&settings.threads)->default_value(0),
@@ -145,6 +148,14 @@ void check(Settings& settings) {
   trainer.overlap = is_on("--overlap", settings.overlap);
   LOCKSTEP_THROW_IF(trainer.overlap && trainer.conv == Conv::gemm, ExitCode::usage,
                     "--overlap on with --conv gemm; expected --conv direct, which goes back in segments");
+  LOCKSTEP_THROW_IF(
+      trainer.graph && !device_calls(), ExitCode::usage,
+      std::string("--graph in a program whose devices are ") + Space::name() + "; expected one built for CUDA or HIP");
+  LOCKSTEP_THROW_IF(trainer.graph && trainer.overlap, ExitCode::usage,
+                    "--graph with --overlap on; expected --overlap off");
+  LOCKSTEP_THROW_IF(trainer.graph && (settings.timers || !settings.trace.empty()), ExitCode::usage,
+                    std::string("--graph with ") + (settings.timers ? "--timers" : "--trace") +
+                        "; expected one of them: a graph's kernels are not heard");
   in_range("--every", settings.every, 0, most);
   LOCKSTEP_THROW_IF(
       settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
@@ -242,6 +253,7 @@ class Run {
         m_communicator.transport() + (m_communicator.notes().empty() ? "" : "; ") + m_communicator.notes());
     add("allreduce", trainer.allreduce);
     add("buckets", buckets + (m_trainer.overlaps() ? "; overlap with backward" : ""));
+    if (trainer.graph) add("graph", "full batches are launched as one, from the second on");
     add("reduction", m_settings.reduction + ": sum over the minibatch's images, divided once by their number");
     add("conv", m_settings.conv);
     add("batch",
@@ -280,7 +292,8 @@ class Run {
                                     {"overlap", m_trainer.overlaps()},
                                     {"reduction", m_settings.reduction},
                                     {"conv", m_settings.conv},
-                                    {"accumulate", trainer.accumulate}};
+                                    {"accumulate", trainer.accumulate},
+                                    {"graph", trainer.graph}};
     m_record["result"]["epochs"] = Json::array();
   }
 

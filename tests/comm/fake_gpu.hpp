@@ -2,7 +2,9 @@
 // A recorded fake of the few calls of CUDA's runtime and of NCCL that Lockstep makes, for machines without a GPU. It
 // records every call, and really moves data between the ranks' host memory. Work waits on its stream until execute(),
 // which lets the streams run in a random order and so finds order that the code under test wrongly takes for granted: a
-// send and its receive meet when both are at the head of their streams, within their groups in any order.
+// send and its receive meet when both are at the head of their streams, within their groups in any order. A graph keeps
+// the function that enqueues its work and calls it at each launch, since kernels of the host cannot be held back: what
+// a real capture makes of kernels and their arguments is not tested by it.
 #pragma once
 #include "comm/transports/nccl.hpp"
 
@@ -27,13 +29,15 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
   std::map<std::string, int> failures;
   std::map<int, int> async_errors;  // by rank
   std::vector<std::string> log;
-  bool peers         = true;
-  int gpu_count      = 8;
-  int nccl_version   = 22203;
-  bool run_at_once   = false;  // copies of the device runtime do not wait on their stream
-  bool same_bus      = false;  // every GPU is the same one
-  int open_streams   = 0;
-  int live_comms     = 0;
+  bool peers          = true;
+  int gpu_count       = 8;
+  int nccl_version    = 22203;
+  bool run_at_once    = false;  // copies of the device runtime do not wait on their stream
+  bool same_bus       = false;  // every GPU is the same one
+  bool capture_throws = false;
+  int open_streams    = 0;
+  int live_comms      = 0;
+  int live_graphs = 0, live_programs = 0, live_events = 0;
   std::string device = "fake";
 
   std::string text(int result) override { return "fake error " + std::to_string(result); }
@@ -68,6 +72,9 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
     note("destroy " + queue(stream).name);
     return 0;
   }
+  int capturing_streams() const {
+    return int(std::count_if(m_streams.begin(), m_streams.end(), [](auto const& stream) { return stream->capturing; }));
+  }
   int can_access(int, int, bool& can) override {
     can = peers;
     return failed("can_access");
@@ -80,32 +87,123 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
     auto const lock = locked();
     note(queue(stream).name + ": copy between GPUs, " + std::to_string(bytes) + " bytes");
     auto const work = [=] { std::memcpy(to, from, bytes); };
-    if (run_at_once)
+    if (run_at_once || m_replays)
       work();
     else
       enqueue(stream, work);
     return failed("copy");
   }
   int create_event(Event& event) override {
-    event = new bool(true);
+    event = new std::shared_ptr<Mark>(std::make_shared<Mark>());
+    ++live_events;
     return failed("create_event");
   }
   int destroy_event(Event event) override {
     auto const lock = locked();
-    delete static_cast<bool*>(event);
+    --live_events;
+    delete static_cast<std::shared_ptr<Mark>*>(event);
     return 0;
   }
   int record(Event event, Stream stream) override {
-    auto const lock  = locked();
-    auto* const done = static_cast<bool*>(event);
-    *done            = false;
-    enqueue(stream, [done] { *done = true; });
+    auto const lock = locked();
+    if (m_replays) return 0;
+    auto const mark = mark_of(event);
+    mark->source    = &queue(stream);
+    mark->captured  = mark->source->capturing;
+    if (!mark->captured) enqueue(stream, [mark, number = ++mark->recorded] { mark->done = number; });
     return failed("record");
   }
   int query(Event event, bool& done) override {
     auto const lock = locked();
-    done            = *static_cast<bool*>(event);
+    auto const mark = mark_of(event);
+    done            = mark->done == mark->recorded;
     return failed("query");
+  }
+  int wait(Stream stream, Event event) override {
+    auto const lock = locked();
+    if (m_replays) return 0;
+    Queue& waiting  = queue(stream);
+    auto const mark = mark_of(event);
+    note(waiting.name + ": wait for " + (mark->source ? mark->source->name : "nothing"));
+    if (int const result = failed("wait")) return result;
+    if (waiting.capturing && !mark->captured) return 905;  // for work that is not in the capture
+    if (mark->captured) {
+      waiting.capturing = true;
+      if (&waiting == m_origin) mark->source->came_back = true;
+    } else {
+      Entry entry;
+      entry.run   = [] {};
+      entry.ready = [mark, number = mark->recorded] { return mark->done >= number; };
+      waiting.work.push_back(std::move(entry));
+    }
+    return 0;
+  }
+  int begin_capture(Stream stream) override {
+    auto const lock = locked();
+    note(queue(stream).name + ": begin capture");
+    if (int const result = failed("begin_capture")) return result;
+    m_origin            = &queue(stream);
+    m_origin->capturing = m_origin->came_back = true;
+    m_kept                                    = nullptr;
+    return 0;
+  }
+  void capture(std::function<void()> const& enqueue) override {
+    if (!m_origin) throw std::logic_error("a capture that was not begun");
+    if (capture_throws) throw std::runtime_error("a kernel that cannot be captured");
+    m_kept = enqueue;
+  }
+  int end_capture(Stream stream, Graph& graph) override {
+    auto const lock = locked();
+    note(queue(stream).name + ": end capture");
+    if (&queue(stream) != m_origin) throw std::logic_error("the end of another stream's capture");
+    m_origin   = nullptr;
+    int result = failed("end_capture");
+    for (auto const& each : m_streams) {
+      if (each->capturing && !each->came_back) result = 904;
+      each->capturing = each->came_back = false;
+    }
+    if (result) return result;
+    ++live_graphs;
+    graph = new std::function<void()>(m_kept);
+    return 0;
+  }
+  int instantiate(Graph graph, Program& program) override {
+    note("instantiate");
+    if (int const result = failed("instantiate")) return result;
+    ++live_programs;
+    program = new std::function<void()>(*static_cast<std::function<void()>*>(graph));
+    return 0;
+  }
+  int launch(Program program, Stream stream) override {
+    auto const lock = locked();
+    note(queue(stream).name + ": launch");
+    if (int const result = failed("launch")) return result;
+    auto const work = [this, enqueue = *static_cast<std::function<void()>*>(program)] {
+      m_replays = true;
+      try {
+        enqueue();
+      } catch (std::exception const& error) {  // no graph could stop there
+        throw std::logic_error(std::string("the host looked at a graph's work: ") + error.what());
+      }
+      m_replays = false;
+    };
+    if (run_at_once)
+      work();
+    else
+      enqueue(stream, work);
+    return 0;
+  }
+  int destroy_graph(Graph graph) override {
+    note("destroy graph");
+    --live_graphs;
+    delete static_cast<std::function<void()>*>(graph);
+    return 0;
+  }
+  int destroy_program(Program program) override {
+    note("destroy program");
+    --live_programs;
+    delete static_cast<std::function<void()>*>(program);
+    return 0;
   }
 
   // NcclCalls
@@ -221,6 +319,7 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
           moved = advance(entry, random) || moved;
           if (!entry.finished()) continue;
         } else {
+          if (entry.ready && !entry.ready()) continue;
           entry.run();
         }
         stream->work.pop_front();
@@ -249,6 +348,7 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
   };
   struct Entry {
     std::function<void()> run;  // else a group
+    std::function<bool()> ready;
     std::vector<Message> messages;
     Whole whole{};
     bool is_group() const { return !run; }
@@ -261,6 +361,12 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
     std::string name;
     int gpu = 0;
     std::deque<Entry> work;
+    bool capturing = false, came_back = false;  // the capture's first stream has waited for it
+  };
+  struct Mark {
+    Queue* source = nullptr;
+    int recorded = 0, done = 0;
+    bool captured = false;
   };
   struct Comm {
     int rank, ranks;
@@ -269,7 +375,7 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
   std::unique_lock<std::recursive_mutex> locked() { return std::unique_lock<std::recursive_mutex>(m_mutex); }
   void note(std::string const& text) {
     auto const lock = locked();
-    log.push_back(text);
+    if (!m_replays) log.push_back(text);
   }
   int failed(std::string const& call) {
     auto const lock  = locked();
@@ -277,6 +383,7 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
     return found == failures.end() ? 0 : found->second;
   }
   static Queue& queue(Stream stream) { return *static_cast<Queue*>(stream); }
+  static std::shared_ptr<Mark> mark_of(Event event) { return *static_cast<std::shared_ptr<Mark>*>(event); }
   static int rank_of(NcclComm comm) { return static_cast<Comm*>(comm)->rank; }
   NcclComm make_comm(int rank, int ranks) {
     auto const lock = locked();
@@ -373,6 +480,9 @@ class FakeGpus final : public DeviceCalls, public NcclCalls {
   std::recursive_mutex m_mutex;
   int m_gpu         = 0;
   bool m_group_open = false;
+  bool m_replays    = false;    // a graph's work
+  Queue* m_origin   = nullptr;  // of the capture
+  std::function<void()> m_kept;
   std::vector<std::unique_ptr<Queue>> m_streams;
   std::vector<std::unique_ptr<Comm>> m_comms;
   std::map<Stream, Entry> m_open;  // groups being made

@@ -79,6 +79,9 @@ class GpuCheck(unittest.TestCase):
         self.assertTrue(rows["multiply-add peak"]["text"].startswith(f"{peak * 1e-12:.2f} TFLOP/s"))
         images = check.record["train_256"]["fom"]["value"]
         self.assertIn(f"{images:.0f} images/s, {100 * images * 10.64e6 / peak:.0f} % of the multiply-add peak", rows["training, batch 256"]["text"])
+        self.assertEqual(check.asked["train_256_graph"], [*check.asked["train_256"], "--graph"])
+        graph = check.record["train_256_graph"]["fom"]["value"]
+        self.assertIn(f", {graph:.0f} by graphs, same bits; accuracy", rows["training, batch 256"]["text"])
         step = next(timer for timer in check.record["profile"]["timers"] if timer["name"] == "lockstep::trainer::step")
         self.assertIn(f"{step['launches'] / step['calls']:.0f} kernels", rows["launches a step"]["text"])
         best = max((row for row in check.record["allreduce_in_process"]["rows"] if row["bytes"] == 1 << 20 and row["status"] == "ok"),
@@ -106,6 +109,31 @@ class GpuCheck(unittest.TestCase):
             self.assertIs(rows[name]["passed"], False, name)
         self.assertIn("failed: schedules", rows["verify, 1 devices"]["text"])
         self.assertIn("FAILED", gpu_check.table(check.rows))
+
+    def test_graphs_with_other_bits_or_without_a_result_are_failures(self):
+        def spoil(name, record):
+            if name == "train_256_graph":
+                record["result"]["parameters_sha256"] = "0" * 64
+            if name == "train_4096_graph":
+                record["verification"]["passed"] = False
+
+        _, rows = self.rows(gpu_check.training, spoil=spoil)
+        self.assertIn("by graphs, OTHER bits", rows["training, batch 256"]["text"])
+        self.assertIs(rows["training, batch 256"]["passed"], False)
+        self.assertIn("by graphs, same bits", rows["training, batch 4096"]["text"])
+        self.assertIs(rows["training, batch 4096"]["passed"], False)
+
+        class Refusing(SmallCheck):
+            def lockstep(self, name, *arguments, seconds=60):
+                if name.endswith("graph"):
+                    return None, "exit code 4: found devices' work that cannot be made a graph"
+                return super().lockstep(name, *arguments, seconds=seconds)
+
+        check = Refusing(self.folder)
+        gpu_check.training(check)
+        row = next(row for row in check.rows if row["name"] == "training, batch 256")
+        self.assertIs(row["passed"], False)
+        self.assertIn("by graphs: exit code 4: found devices' work", row["text"])
 
     def test_a_program_that_dies_or_hangs_is_a_failure(self):
         program = os.path.join(self.folder, "test_reference")

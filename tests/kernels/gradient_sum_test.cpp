@@ -248,5 +248,23 @@ TEST(Sgd, SubtractsTheScaledGradient) {
   EXPECT_THROW(sgd(Space(), 0.2f, Buffer<float>("lockstep::test::short", 3), device), Error);
 }
 
+TEST(Sgd, TakesRateAndVerdictFromTheDevice) {
+  auto const parameters = random_rows(1, 7)[0], gradient = random_rows(1, 8)[0];
+  auto const expected = to_device(parameters), device = to_device(parameters);
+  sgd(Space(), 0.3f, to_device(gradient), expected);
+  auto const update = [&](std::vector<std::int64_t> const& codes) {
+    Buffer<std::int64_t> const exponents("lockstep::test::exponents", codes.size());
+    Kokkos::deep_copy(exponents, HostBuffer<const std::int64_t>(codes.data(), codes.size()));
+    sgd(Space(), to_device(std::vector<float>{0.3f}), exponents, to_device(gradient), device);
+    return to_host(device);
+  };
+  for (std::size_t place : {0, 1, 2}) {
+    std::vector<std::int64_t> codes{exponent_zero, -3, 128};
+    codes[place] = exponent_not_finite;
+    EXPECT_EQ(update(codes), parameters) << place;
+  }
+  EXPECT_EQ(update({exponent_zero, -3, 128}), to_host(expected));
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -57,6 +57,11 @@ class Options(Refused):
     def test_two_bucket_layouts(self):
         self.refuse(["train", "--data", "synthetic", "--fuse", "off", "--bucket-bytes", 4096], "--fuse off", "--bucket-bytes 4096")
 
+    def test_a_graph_without_gpus(self):
+        if "GPU runtime : none" not in run("info").stdout:
+            self.skipTest("built for GPUs")
+        self.refuse(["train", "--data", "synthetic", "--graph"], "--graph in a program whose devices are ", "built for CUDA or HIP")
+
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_ranks_with_other_buckets(self):
         script = 'exec "$0" train --data synthetic --train-images 300 --test-images 10 --bucket-bytes $((1 + ${OMPI_COMM_WORLD_RANK:-$PMI_RANK}))'
