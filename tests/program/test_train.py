@@ -186,8 +186,12 @@ class Memory(unittest.TestCase):
         return usage.ru_maxrss / 1024
 
     def test_default_run(self):
-        """60,000 images in memory; buffers do not grow with the steps."""
+        """60,000 images in memory."""
         self.assertLess(self.peak("--data", "synthetic", "--steps", 20), 400)
+
+    def test_does_not_grow_with_the_steps(self):
+        few, many = (self.peak("--data", "synthetic", "--train-images", 2560, "--test-images", 256, "--epochs", 21, "--steps", steps) for steps in (10, 210))
+        self.assertLess(many - few, 8)
 
     def test_grows_by_no_more_than_gradients_of_shards(self):
         """At most 33 rows of 129,069 floats instead of 16, whatever the batch."""
