@@ -221,13 +221,16 @@ class Sweep {
     if (m_probe.is_memory())
       for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
     double fastest_update = 0;
-    // Algorithms, and the updates that bound them, take turns, so that they meet the same disturbances.
+    // Algorithms take turns, so that they meet the same disturbances: forwards and backwards and beginning with each,
+    // since what went before matters to the caches. The updates that bound them come between the rounds.
     for (int sample = -m_options.warm_up; sample < m_options.samples; ++sample) {
       if (!vectors.empty()) {
         double const seconds = time_update(vectors, all[0].row.bytes);
         if (sample <= 0 || seconds < fastest_update) fastest_update = seconds;
       }
-      for (auto& series : all)
+      auto const round = std::size_t(sample + m_options.warm_up);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        auto& series = all[(round / 2 + (round % 2 == 0 ? i : all.size() - i)) % all.size()];
         for (int place = 0; place < 2; ++place) {
           if (!(place ? m_options.in_place : m_options.out_of_place)) continue;
           double skew = 0;
@@ -243,6 +246,7 @@ class Sweep {
             series.skews[place].push_back(skew);
           }
         }
+      }
     }
     for (auto& series : all) {
       BenchmarkRow& row    = series.row;
