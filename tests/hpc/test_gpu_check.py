@@ -125,15 +125,17 @@ class GpuCheck(unittest.TestCase):
 
         class Refusing(SmallCheck):
             def lockstep(self, name, *arguments, seconds=60):
-                if name.endswith("graph"):
+                if name == "train_256_graph":
                     return None, "exit code 4: found devices' work that cannot be made a graph"
-                return super().lockstep(name, *arguments, seconds=seconds)
+                record, problem = super().lockstep(name, *arguments, seconds=seconds)
+                return record, "exit code 139: no output" if name == "train_4096_graph" else problem
 
         check = Refusing(self.folder)
         gpu_check.training(check)
-        row = next(row for row in check.rows if row["name"] == "training, batch 256")
-        self.assertIs(row["passed"], False)
-        self.assertIn("by graphs: exit code 4: found devices' work", row["text"])
+        for batch, text in ((256, "by graphs: exit code 4: found devices' work"), (4096, "by graphs, same bits, exit code 139: no output")):
+            row = next(row for row in check.rows if row["name"] == f"training, batch {batch}")
+            self.assertIs(row["passed"], False)
+            self.assertIn(text, row["text"])
 
     def test_a_program_that_dies_or_hangs_is_a_failure(self):
         program = os.path.join(self.folder, "test_reference")
