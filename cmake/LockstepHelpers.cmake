@@ -59,10 +59,10 @@ function(lockstep_test_properties name timeout processors environment)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} ENVIRONMENT "${environment}")
 endfunction()
 
-# lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [ARGS ...] [TIMEOUT seconds] [PROCESSORS n]): one GoogleTest
-# executable; with RANKS one ctest entry per MPI rank count, else one entry without a launcher.
+# lockstep_add_test(NAME SOURCES ... LINK ... [RANKS 1 2 4] [FILTER tests] [TIMEOUT seconds] [PROCESSORS n]): one GoogleTest
+# executable and one ctest entry without a launcher, one more per MPI rank count, which runs the tests that FILTER names (or all).
 function(lockstep_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;PROCESSORS" "SOURCES;LINK;RANKS;ARGS" ${ARGN})
+  cmake_parse_arguments(ARG "" "FILTER;TIMEOUT;PROCESSORS" "SOURCES;LINK;RANKS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
@@ -73,17 +73,19 @@ function(lockstep_add_test name)
   target_link_libraries(test_${name} PRIVATE ${ARG_LINK} lockstep_test_main)
   lockstep_compile_options(test_${name})
   set_target_properties(test_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/bin")
-  if(ARG_RANKS AND NOT LOCKSTEP_ENABLE_MPI)
+  add_test(NAME ${name} COMMAND test_${name})
+  lockstep_test_properties(${name} ${ARG_TIMEOUT} ${ARG_PROCESSORS} "${LOCKSTEP_PROGRAM_ENVIRONMENT}")
+  if(NOT LOCKSTEP_ENABLE_MPI)
     return()
   endif()
-  if(NOT ARG_RANKS)
-    add_test(NAME ${name} COMMAND test_${name} ${ARG_ARGS})
-    lockstep_test_properties(${name} ${ARG_TIMEOUT} ${ARG_PROCESSORS} "${LOCKSTEP_PROGRAM_ENVIRONMENT}")
+  set(filter "")
+  if(ARG_FILTER)
+    set(filter "--gtest_filter=${ARG_FILTER}")
   endif()
   foreach(ranks IN LISTS ARG_RANKS)
     add_test(NAME ${name}_np${ranks}
              COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
-                     $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${ARG_ARGS})
+                     $<TARGET_FILE:test_${name}> ${MPIEXEC_POSTFLAGS} ${filter})
     lockstep_test_properties(${name}_np${ranks} ${ARG_TIMEOUT} 2 "${LOCKSTEP_LAUNCHER_ENVIRONMENT}")
   endforeach()
 endfunction()

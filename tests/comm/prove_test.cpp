@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -144,8 +145,10 @@ TEST(Prove, StepsAndBytesMatchTheFormulas) {
 }
 
 std::uint64_t scrambled(int rank, int chunk) {
-  std::mt19937_64 engine(std::uint64_t(rank) << 32 | unsigned(chunk));
-  return engine();
+  static std::map<std::pair<int, int>, std::uint64_t> known;  // seeding is slow
+  auto const [at, is_new] = known.try_emplace({rank, chunk});
+  if (is_new) at->second = std::mt19937_64(std::uint64_t(rank) << 32 | unsigned(chunk))();
+  return at->second;
 }
 
 struct Mutation {
@@ -484,9 +487,8 @@ TEST(Evaluate, FollowsTheAssociationInTheGivenPrecision) {
 }
 
 // A step as a multiset of what its ranks do.
-using Step = std::map<std::vector<std::int64_t>, std::int64_t>;
-
-using Key = std::vector<std::int64_t>;
+using Key  = std::array<std::int64_t, 12>;
+using Step = std::map<Key, std::int64_t>;
 
 void add(std::map<Step, std::int64_t>& steps, std::vector<std::pair<Key, std::int64_t>> const& ranks,
          std::int64_t repeat) {
@@ -502,8 +504,11 @@ std::map<Step, std::int64_t> collect(std::function<void(OutlineVisitor const&)> 
     std::vector<std::pair<Key, std::int64_t>> ranks;
     for (auto const& [work, count] : step.ranks) {
       Key key{work.reduced, work.local_reduced, work.local_copied, work.staged};
-      for (auto const& traffic : {work.out[0], work.out[1], work.in[0], work.in[1]})
-        key.insert(key.end(), {traffic.messages, traffic.elements});
+      std::size_t next = 4;
+      for (auto const& traffic : {work.out[0], work.out[1], work.in[0], work.in[1]}) {
+        key[next++] = traffic.messages;
+        key[next++] = traffic.elements;
+      }
       ASSERT_GT(count, -1);
       ranks.emplace_back(key, count);
     }
@@ -523,7 +528,7 @@ std::map<Step, std::int64_t> count(Schedule const& schedule, std::int64_t n, int
     auto const& t = all[i];
     if (i == 0 || t.step != all[i - 1].step) {
       if (i > 0) add(steps, ranks, 1);
-      ranks.assign(std::size_t(schedule.ranks), {Key(12), 1});
+      ranks.assign(std::size_t(schedule.ranks), {Key{}, 1});
     }
     auto const size    = element_range(schedule, t, n).size();
     int const level    = t.source / ranks_per_node == t.destination / ranks_per_node ? 0 : 1;

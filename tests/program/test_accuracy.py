@@ -6,7 +6,7 @@ import unittest
 
 from program import MPIEXEC, record, run
 
-FIRST_STEPS = ["train", "--data", "fashion-mnist", "--steps", 100, "--log-steps", "--test-images", 1000]
+FIRST_STEPS = ["train", "--data", "fashion-mnist", "--steps", 100, "--log-steps", "--test-images", 1000, "--threads", 1]
 
 
 def setUpModule():
@@ -53,10 +53,15 @@ class Devices(unittest.TestCase):
     def setUpClass(cls):
         cls.one = {reduction: record(*FIRST_STEPS, "--reduction", reduction)["result"] for reduction in ("exact", "float")}
 
-    def check(self, *options, **how):
-        for reduction in ("exact", "float"):
-            with self.subTest(options=options, how=how, reduction=reduction):
-                many, one = record(*FIRST_STEPS, "--reduction", reduction, *options, **how)["result"], self.one[reduction]
+    def check(self, placements):
+        """Of (options, ranks), as many at once as there are cores."""
+        cases = [(reduction, *placement) for placement in placements for reduction in ("exact", "float")]
+        train = lambda reduction, options, ranks: record(*FIRST_STEPS, "--reduction", reduction, *options, ranks=ranks)["result"]
+        with concurrent.futures.ThreadPoolExecutor(max(1, os.cpu_count() // max(1, *(ranks for _, _, ranks in cases)))) as pool:
+            results = [pool.submit(train, *case) for case in cases]
+        for (reduction, options, ranks), result in zip(cases, results):
+            with self.subTest(options=options, ranks=ranks, reduction=reduction):
+                many, one = result.result(), self.one[reduction]
                 self.assertEqual(len(many["step_losses"]), 100)
                 for a, b in zip(one["step_losses"], many["step_losses"]):
                     self.assertLessEqual(abs(a - b), 1e-5 * abs(a))
@@ -65,14 +70,11 @@ class Devices(unittest.TestCase):
                     self.assertEqual(many["test_correct"], one["test_correct"])
 
     def test_in_process(self):
-        for devices in (2, 3, 4, 8):
-            for algorithm in ("naive", "tree", "ring"):
-                self.check("--devices", devices, "--allreduce", algorithm)
+        self.check([(("--devices", devices, "--allreduce", algorithm), 0) for devices in (2, 3, 4, 8) for algorithm in ("naive", "tree", "ring")])
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_mpi(self):
-        for ranks, devices in ((2, 1), (4, 1), (2, 2)):
-            self.check("--devices", devices, ranks=ranks)
+        self.check([(("--devices", devices), ranks) for ranks, devices in ((2, 1), (4, 1), (2, 2))])
 
 
 if __name__ == "__main__":
