@@ -469,13 +469,10 @@ struct Communicator::Impl {
   void fuse_inline(Shape const& shape) {
     std::int64_t const bytes = shape.count * size_of(shape.type);
     std::int64_t const base  = shared.begin(1);
-    inline_turn              = 1 - inline_turn;
-    for (std::size_t d = 0; d < spaces.size(); ++d)
-      copy(spaces[d], shared.inline_area(rank(d), inline_turn), inputs[d], bytes);
+    for (std::size_t d = 0; d < spaces.size(); ++d) copy(spaces[d], shared.inline_area(rank(d)), inputs[d], bytes);
     shared.publish_ready(base + 1);
-    // A process is at most one call ahead: it cannot pass the next without all having read this one. Two areas suffice.
     shared.wait_all_ready(base + 1);
-    for (int r = 0; r < size(); ++r) all_inputs[std::size_t(r)] = shared.inline_area(r, inline_turn);
+    for (int r = 0; r < size(); ++r) all_inputs[std::size_t(r)] = shared.inline_area(r);
     fuse(spaces[0], shape.type, shape.op, all_inputs, outputs, 0, shape.count);
   }
 
@@ -495,8 +492,15 @@ struct Communicator::Impl {
     }
     if (in_place) {
       world.at_step(1);
-      ChunkRange const mine = chunk_range(shape.count, placement.processes, placement.process);
-      fuse(spaces[0], shape.type, shape.op, all_inputs, all_outputs, mine.begin, mine.size());
+      auto const fuse_part = [&](std::int64_t part) {
+        ChunkRange const range = chunk_range(shape.count, placement.processes, part);
+        fuse(spaces[0], shape.type, shape.op, all_inputs, all_outputs, range.begin, range.size());
+      };
+      if (world.oversubscribed()) {
+        shared.share_out(placement.processes, fuse_part);
+        return;
+      }
+      fuse_part(placement.process);
       shared.publish_ready(base + 2);
       shared.wait_all_ready(base + 2);
       return;
@@ -627,7 +631,6 @@ struct Communicator::Impl {
   std::vector<bool> resolved;                  // by process
   std::vector<char*> all_inputs, all_outputs;  // by rank
   std::vector<char*> own_area;
-  int inline_turn = 0;
   std::vector<Choice> choices;
   Traffic traffic;
   double seconds = 0;

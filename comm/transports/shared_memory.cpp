@@ -16,12 +16,13 @@ std::int64_t whole_pages(std::int64_t bytes) {
 
 SharedMemory::SharedMemory(World& world, int local_size, bool wanted) : m_world(world), m_local_size(local_size) {
   if (!wanted || world.processes() == 1) return;
-  m_control =
-      world.allocate_shared(whole_pages(std::int64_t(sizeof(Control)) + local_size * std::int64_t(sizeof(Descriptor))) +
-                            2 * local_size * inline_bytes);
+  m_control = world.allocate_shared(
+      whole_pages(std::int64_t(sizeof(Control)) + 2 * local_size * std::int64_t(sizeof(Descriptor))) +
+      2 * local_size * inline_bytes);
   if (!usable()) return;
   new (m_control.bases[std::size_t(world.process())]) Control;
-  for (int d = 0; d < local_size; ++d) new (&descriptor(world.process() * local_size + d)) Descriptor;
+  Descriptor* const first = &descriptor(world.process() * local_size);
+  for (int i = 0; i < 2 * local_size; ++i) new (first + i) Descriptor;
   m_windows.resize(1);
   world.barrier("start");
 }
@@ -71,13 +72,13 @@ std::vector<char*> SharedMemory::allocate(std::int64_t bytes_per_device) {
 
 SharedMemory::Descriptor& SharedMemory::descriptor(int rank) const {
   auto* const base = m_control.bases[std::size_t(rank / m_local_size)] + sizeof(Control);
-  return reinterpret_cast<Descriptor*>(base)[rank % m_local_size];
+  return reinterpret_cast<Descriptor*>(base)[m_turn * m_local_size + rank % m_local_size];
 }
 
-char* SharedMemory::inline_area(int rank, int turn) const {
+char* SharedMemory::inline_area(int rank) const {
   auto* const base = reinterpret_cast<char*>(m_control.bases[std::size_t(rank / m_local_size)]) +
-                     whole_pages(std::int64_t(sizeof(Control)) + m_local_size * std::int64_t(sizeof(Descriptor)));
-  return base + (turn * m_local_size + rank % m_local_size) * inline_bytes;
+                     whole_pages(std::int64_t(sizeof(Control)) + 2 * m_local_size * std::int64_t(sizeof(Descriptor)));
+  return base + (m_turn * m_local_size + rank % m_local_size) * inline_bytes;
 }
 
 SharedMemory::Place SharedMemory::find(void const* pointer, std::int64_t bytes) const {

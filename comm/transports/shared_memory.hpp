@@ -31,19 +31,42 @@ class SharedMemory {
   // Where `rank` has what local device `local` has at `pointer`, in memory of one allocate; null if not reachable.
   char* counterpart(void const* pointer, int local, int rank) const;
 
-  // A call takes `stages` values of the counters, the same number in all processes. Returns the value before the first.
+  // A call takes `stages` values of the counters, the same number in all processes, and publishes the first as ready
+  // once it is told what the others read. Returns the value before the first. Nobody is more than one call ahead, so
+  // that descriptors and inline areas, of which calls take turns, are free.
   std::int64_t begin(std::int64_t stages) {
+    if (m_all_ready < m_entry) wait_all_ready(m_entry);
     std::int64_t const base = m_next;
+    m_entry                 = base + 1;
     m_next += stages;
+    m_turn = 1 - m_turn;
     return base;
   }
   void publish_ready(std::int64_t value) { control(m_world.process()).ready.store(value, std::memory_order_release); }
   void publish_read(std::int64_t value) { control(m_world.process()).read.store(value, std::memory_order_release); }
   void wait_ready(int process, std::int64_t value) { wait(control(process).ready, value, process); }
   void wait_read(int process, std::int64_t value) { wait(control(process).read, value, process); }
+  // All of the node.
   void wait_all_ready(std::int64_t value) {
     for (int p = 0; p < m_world.processes(); ++p)
-      if (p != m_world.process()) wait_ready(p, value);
+      if (p != m_world.process() && m_world.on_node(p)) wait_ready(p, value);
+    m_all_ready = value;
+  }
+  // After wait_all_ready: work(piece) for every piece of [0, pieces) that no other process has taken. Returns when all
+  // are done, though others may not have come: where processes wait for each other's core, those that have one work.
+  template <class Work>
+  void share_out(std::int64_t pieces, Work&& work) {
+    Control& common          = control(0);
+    std::int64_t const first = m_taken;
+    m_taken += pieces + m_world.processes();  // each process takes one too many before it can be in the next call
+    m_done += pieces;
+    for (;;) {
+      std::int64_t const piece = common.taken.fetch_add(1, std::memory_order_relaxed) - first;
+      if (piece >= pieces) break;
+      work(piece);
+      common.done.fetch_add(1, std::memory_order_release);
+    }
+    wait(common.done, m_done, -1);
   }
 
   // Where local device `local` keeps its input and output in this call; told before publish_ready. Pointers outside
@@ -53,8 +76,8 @@ class SharedMemory {
   char* input_of(int rank) const { return resolve(rank, descriptor(rank).input); }
   char* output_of(int rank) const { return resolve(rank, descriptor(rank).output); }
 
-  // One of two areas of inline_bytes; calls take turns.
-  char* inline_area(int rank, int turn) const;
+  // inline_bytes of memory for this call.
+  char* inline_area(int rank) const;
 
  private:
   struct Place {
@@ -66,6 +89,8 @@ class SharedMemory {
   struct Control {
     alignas(128) std::atomic<std::int64_t> ready{0};
     alignas(128) std::atomic<std::int64_t> read{0};
+    alignas(128) std::atomic<std::int64_t> taken{0};  // process 0's: pieces of share_out, in all calls
+    alignas(128) std::atomic<std::int64_t> done{0};
   };
   struct Window {
     World::Shared shared;
@@ -82,9 +107,11 @@ class SharedMemory {
 
   World& m_world;
   int m_local_size;
-  World::Shared m_control;        // Control, descriptors, inline areas
+  World::Shared m_control;        // Control, two turns of descriptors, two turns of inline areas
   std::vector<Window> m_windows;  // the first holds the slots
-  std::int64_t m_slot_bytes = 0, m_next = 0;
+  std::int64_t m_slot_bytes = 0, m_next = 0, m_taken = 0, m_done = 0;
+  std::int64_t m_entry = 0, m_all_ready = 0;  // first value of the last call; what all are known to have published
+  int m_turn = 0;                             // of two, by call
 };
 
 }  // namespace lockstep::comm
