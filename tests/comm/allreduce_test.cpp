@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -210,6 +212,39 @@ TEST(Allreduce, LongVectors) {
                             << " elements in memory of the communicator";
         world.barrier();
       }
+    }
+  }
+}
+
+// No barrier between calls, ranks that dawdle in turn: nobody may leave a call with what others have not finished, nor
+// disturb those that are still in the last one.
+TEST(Allreduce, CallAfterCall) {
+  constexpr std::int64_t longest = 40001;
+  for (auto setting : settings()) {
+    setting.options.max_message_bytes = std::max<std::int64_t>(setting.options.max_message_bytes, 10000);
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    std::vector<Buffer<double>> const buffers[] = {world.allocate<double>("test", longest),
+                                                   world.allocate<double>("test", longest)};
+    auto const algorithms                       = world.algorithms();
+    bool const fused = std::find(algorithms.begin(), algorithms.end(), "fused") != algorithms.end();
+    std::mt19937 same_on_all(1);
+    for (int round = 0; round < 80; ++round) {
+      auto const& whole        = buffers[same_on_all() % 2];
+      std::int64_t const count = std::array<std::int64_t, 4>{0, 100, longest, longest}[same_on_all() % 4];
+      auto const& algorithm =
+          fused && same_on_all() % 2 ? std::string("fused") : algorithms[same_on_all() % algorithms.size()];
+      std::vector<Buffer<double>> views;
+      for (int d = 0; d < world.local_size(); ++d) {
+        views.push_back(Kokkos::subview(whole[std::size_t(d)], std::make_pair(std::int64_t(0), count)));
+        for (std::int64_t i = 0; i < count; ++i) views.back()(i) = exact_value<double>(world.rank(d), i, round);
+      }
+      if ((round + world.rank(0)) % 4 == 0) usleep(200);
+      world.allreduce(algorithm, Op::sum, views);
+      int wrong = 0;
+      for (auto const& view : views)  // the end first: others may still be at it
+        for (std::int64_t i = count; i-- > 0;)
+          wrong += view(i) != expected_value<double>(Op::sum, world.size(), i, round);
+      ASSERT_EQ(wrong, 0) << setting.name << ": " << algorithm << ", " << count << " elements, round " << round;
     }
   }
 }
