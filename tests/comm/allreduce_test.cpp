@@ -223,13 +223,15 @@ TEST(Allreduce, CallAfterCall) {
   for (auto setting : settings()) {
     setting.options.max_message_bytes = std::max<std::int64_t>(setting.options.max_message_bytes, 10000);
     Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    std::vector<Buffer<double>> others;  // memory that the communicator does not know
+    for (int d = 0; d < setting.devices; ++d) others.emplace_back("test", longest);
     std::vector<Buffer<double>> const buffers[] = {world.allocate<double>("test", longest),
-                                                   world.allocate<double>("test", longest)};
+                                                   world.allocate<double>("test", longest), others};
     auto const algorithms                       = world.algorithms();
     bool const fused = std::find(algorithms.begin(), algorithms.end(), "fused") != algorithms.end();
     std::mt19937 same_on_all(1);
     for (int round = 0; round < 80; ++round) {
-      auto const& whole        = buffers[same_on_all() % 2];
+      auto const& whole        = buffers[same_on_all() % 3];
       std::int64_t const count = std::array<std::int64_t, 4>{0, 100, longest, longest}[same_on_all() % 4];
       auto const& algorithm =
           fused && same_on_all() % 2 ? std::string("fused") : algorithms[same_on_all() % algorithms.size()];
