@@ -233,6 +233,8 @@ TEST(Allreduce, CallAfterCall) {
     for (int round = 0; round < 80; ++round) {
       auto const& whole        = buffers[same_on_all() % 3];
       std::int64_t const count = std::array<std::int64_t, 4>{0, 100, longest, longest}[same_on_all() % 4];
+      std::vector<Buffer<double>> const nothing(std::size_t(world.local_size()), Buffer<double>("test", 0));
+      if (same_on_all() % 2) world.allreduce("ring", Op::sum, nothing);  // waits for nobody
       auto const& algorithm =
           fused && same_on_all() % 2 ? std::string("fused") : algorithms[same_on_all() % algorithms.size()];
       std::vector<Buffer<double>> views;
