@@ -56,6 +56,9 @@ function(lockstep_test_properties name timeout processors environment)
     list(APPEND environment "ASAN_OPTIONS=strict_string_checks=1:leak_check_at_exit=0" "UBSAN_OPTIONS=print_stacktrace=1"
       "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/lsan.supp:print_suppressions=0")
   endif()
+  if(environment MATCHES "singleton_isolated")  # one folder for all of a user's: those that end take it from those that start
+    list(APPEND environment "OMPI_MCA_orte_tmpdir_base=${PROJECT_BINARY_DIR}/tests/tmp/${name}")
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${timeout} PROCESSORS ${processors} ENVIRONMENT "${environment}")
 endfunction()
 
