@@ -52,13 +52,13 @@ std::int64_t integer_sqrt(std::int64_t value) {
   return root;
 }
 
-// Distance of p from segment a-b; all in 1/unit pixels.
-std::int64_t distance(Point p, Point a, Point b) {
+// Square of the distance of p from segment a-b; all in 1/unit pixels.
+std::int64_t distance2(Point p, Point a, Point b) {
   std::int64_t const ux = b.x - a.x, uy = b.y - a.y, vx = p.x - a.x, vy = p.y - a.y;
   std::int64_t const length2 = ux * ux + uy * uy;
   std::int64_t const along   = std::clamp<std::int64_t>(ux * vx + uy * vy, 0, length2);
   std::int64_t const dx = vx - ux * along / length2, dy = vy - uy * along / length2;
-  return integer_sqrt(dx * dx + dy * dy);
+  return dx * dx + dy * dy;
 }
 
 using DistanceField = std::array<std::int16_t, field * field>;
@@ -69,12 +69,12 @@ std::vector<DistanceField> draw_fields() {
     for (int y = 0; y < field; ++y)
       for (int x = 0; x < field; ++x) {
         Point const p{(2 * x + 1) * unit / (2 * fine), (2 * y + 1) * unit / (2 * fine)};
-        std::int64_t nearest = field * unit;
-        auto const& sign     = signs[label];
+        std::int64_t nearest2 = INT64_MAX;
+        auto const& sign      = signs[label];
         for (std::size_t i = 1; i < sign.size(); ++i)
-          nearest = std::min(
-              nearest, distance(p, {sign[i - 1].x * unit, sign[i - 1].y * unit}, {sign[i].x * unit, sign[i].y * unit}));
-        fields[std::size_t(label)][std::size_t(y * field + x)] = std::int16_t(nearest);
+          nearest2 = std::min(nearest2, distance2(p, {sign[i - 1].x * unit, sign[i - 1].y * unit},
+                                                  {sign[i].x * unit, sign[i].y * unit}));
+        fields[std::size_t(label)][std::size_t(y * field + x)] = std::int16_t(integer_sqrt(nearest2));
       }
   return fields;
 }
