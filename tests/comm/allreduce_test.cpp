@@ -159,7 +159,9 @@ std::vector<Setting> settings() {
 template <class T>
 void sweep_type(Setting const& setting, Communicator& world) {
   int round = 0, calls = 0;
-  for (auto const& algorithm : world.algorithms())
+  for (auto const& algorithm : world.algorithms()) {
+    // MPI's own call is the same over messages, and slow where ranks that wait for each other keep the cores (MPICH).
+    if (algorithm == "mpi" && setting.options.transport == Transport::shared_memory) continue;
     for (std::int64_t count : lengths(world.size()))
       for (Op op : {Op::sum, Op::max, Op::min}) {
         // All combinations would take long and find no more: they take turns.
@@ -172,6 +174,7 @@ void sweep_type(Setting const& setting, Communicator& world) {
             << setting.name << ": " << algorithm << ", " << world.size() << " ranks, " << count << " elements, op "
             << int(op) << (in_place ? ", in place" : ", out of place") << ", offset " << offset;
       }
+  }
   EXPECT_GE(calls, round / 4);
 }
 

@@ -103,7 +103,7 @@ void everything(std::vector<Space> const& spaces, Dataset const& train, Dataset 
   for (auto const reduction : {Reduction::exact, Reduction::plain})
     for (auto const& algorithm : names) {
       TrainerOptions options;
-      options.batch        = 40;
+      options.batch        = 8;
       options.reduction    = reduction;
       options.allreduce    = algorithm;
       options.bucket_bytes = reduction == Reduction::exact && &algorithm != &names[0] ? 0 : 1;
@@ -120,7 +120,7 @@ void everything(std::vector<Space> const& spaces, Dataset const& train, Dataset 
 
 class Names : public ::testing::Test {
  protected:
-  TrainTest const data = load_dataset("synthetic", 100, 30);
+  TrainTest const data = load_dataset("synthetic", 20, 6);
 };
 
 TEST_F(Names, AreTheProjectsAndNoFenceWaitsForAllDevices) {
@@ -139,7 +139,7 @@ TEST_F(Names, NothingIsAllocatedInTheStepLoopAfterTheFirstStep) {
   comm::Communicator communicator(instances(3));
   for (bool overlap : {false, true}) {
     TrainerOptions options;
-    options.batch        = 50;
+    options.batch        = 10;
     options.bucket_bytes = overlap ? 110000 : 0;
     options.overlap      = overlap;
     Trainer trainer(communicator, Network::chapter(), data.train, data.test, options);
