@@ -556,10 +556,10 @@ TEST(Outline, IsWhatTheTransfersDo) {
       for (auto const& [algorithm, first] : requests(k, n)) {
         auto const name         = algorithm;  // lambdas of C++17 capture no structured binding
         ScheduleRequest request = first;
-        std::vector<int> sizes{request.ranks_per_node};
+        std::set<int> sizes{request.ranks_per_node};
         if (request.ranks_per_node == 0 && name != "hierarchical") {
           auto const all = node_sizes(k);
-          sizes.insert(sizes.end(), {1, all[all.size() / 2], all[(all.size() - 1) / 2]});
+          sizes.insert({1, all[all.size() / 2], all[(all.size() - 1) / 2]});
         }
         auto const schedule = make_schedule(name, request);
         for (int g : sizes) {
