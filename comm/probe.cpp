@@ -51,6 +51,53 @@ void update_shares(Communicator& world, std::vector<char*> const& vectors, std::
   }
 }
 
+PointSampler::PointSampler(Communicator& world, std::vector<char*> vectors, std::int64_t bytes,
+                           std::function<void()> prepare)
+    : m_world(world), m_vectors(std::move(vectors)), m_bytes(bytes), m_prepare(std::move(prepare)) {}
+
+void PointSampler::sample(What what) {
+  auto const measure = [&](std::vector<double>& times, auto const& run) {
+    m_prepare();
+    times.push_back(time_together(m_world, 1, run));
+    m_world.barrier();  // nobody prepares what others may still read
+  };
+  measure(m_update, [&] { update_shares(m_world, m_vectors, m_bytes); });
+  if (what == What::update) return;
+  measure(m_add, [&] { work_on_neighbour(true, true); });
+  measure(m_copy, [&] { work_on_neighbour(true, false); });
+  measure(m_add_alone, [&] { work_on_neighbour(false, true); });
+  measure(m_copy_alone, [&] { work_on_neighbour(false, false); });
+}
+
+void PointSampler::forget() {
+  for (auto* times : {&m_update, &m_add, &m_copy, &m_add_alone, &m_copy_alone}) times->clear();
+}
+
+Probe::Point PointSampler::point() const {
+  return {m_bytes,
+          median(m_update),
+          *std::min_element(m_update.begin(), m_update.end()),
+          median(m_add),
+          median(m_copy),
+          median(m_add_alone),
+          median(m_copy_alone)};
+}
+
+// As an executor's step: rank r works on the half that its neighbour leaves alone.
+void PointSampler::work_on_neighbour(bool everyone, bool add) const {
+  std::int64_t const count = m_bytes / 4;
+  for (int d = 0; d < m_world.local_size(); ++d) {
+    int const r = m_world.rank(d), neighbour = (r ^ 1) < m_world.size() ? r ^ 1 : r - 1;
+    if (neighbour < 0 || (!everyone && r != 1)) continue;
+    std::int64_t const half = everyone ? count / 2 : count, first = everyone && r % 2 == 0 ? count - half : 0;
+    char *const to = m_vectors[std::size_t(r)] + 4 * first, *const from = m_vectors[std::size_t(neighbour)] + 4 * first;
+    if (add)
+      reduce(m_world.instance(d), Type::float32, Op::sum, to, from, half);
+    else
+      copy(m_world.instance(d), to, from, half * 4);
+  }
+}
+
 Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
     : m_ranks(world.size()), m_cores(world.usable_cores()) {
   std::int64_t const longest_count = std::max<std::int64_t>(most_bytes / 4, 2);
@@ -58,6 +105,8 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
   auto const others                = world.allocate<float>("lockstep::comm::probe_other", longest_count);
   auto const everywhere            = world.everywhere(whole);
   m_memory                         = !everywhere.empty() && world.transport() != "NCCL";
+  std::vector<char*> vectors;
+  for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
   for (int d = 0; d < world.local_size(); ++d) Kokkos::deep_copy(world.instance(d), whole[std::size_t(d)], 0.0f);
   auto const many = [&](auto const& run) {  // calls that take next to no time
     std::vector<double> times;
@@ -75,8 +124,21 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
     bytes = std::min(bytes, longest_count * 4);
     // Short ones are cheap, and easily disturbed.
     int const times = bytes <= 1 << 20 ? 3 * repeats : repeats;
-    m_points.push_back(m_memory ? probe_memory(world, everywhere, others, bytes / 4, times)
-                                : probe_messages(world, part(bytes / 4), times));
+    if (m_memory) {
+      PointSampler sampler(world, vectors, bytes, [&] {
+        for (int d = 0; d < world.local_size(); ++d) {
+          write(world.instance(d), others[std::size_t(d)].data(), bytes / 4);
+          write(world.instance(d), whole[std::size_t(d)].data(), bytes / 4);
+        }
+        world.fence();
+      });
+      sampler.sample(PointSampler::What::everything);
+      sampler.forget();
+      for (int i = 0; i < times; ++i) sampler.sample(PointSampler::What::everything);
+      m_points.push_back(sampler.point());
+    } else {
+      m_points.push_back(probe_messages(world, part(bytes / 4), times));
+    }
     if (bytes == longest_count * 4) break;
   }
 
@@ -104,49 +166,6 @@ Probe::Probe(Communicator& world, std::int64_t most_bytes, int repeats)
   m_add  = world.gather(rates[1])[0];
 }
 
-Probe::Point Probe::probe_memory(Communicator& world, std::vector<float*> const& everywhere,
-                                 std::vector<Buffer<float>> const& others, std::int64_t count, int repeats) const {
-  Point point;
-  point.bytes = count * 4;
-  std::vector<char*> vectors;
-  for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
-  double fastest     = 0;
-  auto const measure = [&](auto const& run) {
-    std::vector<double> times;
-    for (int i = 0; i <= repeats; ++i) {
-      for (int d = 0; d < world.local_size(); ++d) {
-        write(world.instance(d), others[std::size_t(d)].data(), count);
-        write(world.instance(d), everywhere[std::size_t(world.rank(d))], count);
-      }
-      world.fence();
-      double const seconds = time_together(world, 1, run);
-      if (i > 0) times.push_back(seconds);
-    }
-    fastest = *std::min_element(times.begin(), times.end());
-    return median(times);
-  };
-  // As an executor's step: rank r works on the half that its neighbour leaves alone.
-  auto const step = [&](bool everyone, bool add) {
-    for (int d = 0; d < world.local_size(); ++d) {
-      int const r = world.rank(d), neighbour = (r ^ 1) < m_ranks ? r ^ 1 : r - 1;
-      if (neighbour < 0 || (!everyone && r != 1)) continue;
-      std::int64_t const half = everyone ? count / 2 : count, first = everyone && r % 2 == 0 ? count - half : 0;
-      float *const to = everywhere[std::size_t(r)] + first, *const from = everywhere[std::size_t(neighbour)] + first;
-      if (add)
-        reduce(world.instance(d), Type::float32, Op::sum, to, from, half);
-      else
-        copy(world.instance(d), to, from, half * 4);
-    }
-  };
-  point.add        = measure([&] { step(true, true); });
-  point.copy       = measure([&] { step(true, false); });
-  point.add_alone  = measure([&] { step(false, true); });
-  point.copy_alone = measure([&] { step(false, false); });
-  point.update     = measure([&] { update_shares(world, vectors, point.bytes); });
-  point.fastest    = fastest;
-  return point;
-}
-
 Probe::Point Probe::probe_messages(Communicator& world, std::vector<Buffer<float>> const& buffers, int repeats) const {
   Point point;
   point.bytes              = std::int64_t(buffers[0].extent(0)) * 4;
@@ -158,6 +177,15 @@ Probe::Point Probe::probe_messages(Communicator& world, std::vector<Buffer<float
   point.add     = median(times);
   point.fastest = *std::min_element(times.begin(), times.end());
   return point;
+}
+
+void Probe::set(Point const& point) {
+  auto const place =
+      std::find_if(m_points.begin(), m_points.end(), [&](Point const& other) { return other.bytes >= point.bytes; });
+  if (place != m_points.end() && place->bytes == point.bytes)
+    *place = point;
+  else
+    m_points.insert(place, point);
 }
 
 // Between the two nearest probes, on logarithmic scales.

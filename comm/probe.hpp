@@ -3,6 +3,7 @@
 // models of cost.hpp are fitted from these alone, never from an allreduce.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,7 @@ class Probe {
     // By messages, `add` and `fastest` are such an addition's.
   };
   std::vector<Point> const& points() const { return m_points; }
+  void set(Point const& point);                       // from now on, instead of what was found for as many bytes
   bool is_memory() const { return m_memory; }         // else a network of messages
   double step_seconds() const { return m_step; }      // of a schedule, with next to no data
   double signal_seconds() const { return m_signal; }  // until all ranks know of all others that they are there
@@ -45,14 +47,33 @@ class Probe {
  private:
   Point at(std::int64_t bytes) const;
   SharedMemoryModel updates(Point const& point, bool fastest) const;
-  Point probe_memory(Communicator& world, std::vector<float*> const& everywhere,
-                     std::vector<Buffer<float>> const& others, std::int64_t count, int repeats) const;
   Point probe_messages(Communicator& world, std::vector<Buffer<float>> const& buffers, int repeats) const;
 
   std::vector<Point> m_points;
   int m_ranks, m_cores;
   bool m_memory = false;
   double m_step = 0, m_signal = 0, m_copy = 0, m_add = 0;
+};
+
+// Measures a Point of shared memory.
+class PointSampler {
+ public:
+  // vectors: of `bytes` each, as Communicator::everywhere gave them; prepare: owners write something else, then these.
+  PointSampler(Communicator& world, std::vector<char*> vectors, std::int64_t bytes, std::function<void()> prepare);
+
+  enum class What { update, everything };
+  void sample(What what);  // once; collective
+  void forget();           // what was sampled so far
+  Probe::Point point() const;
+
+ private:
+  void work_on_neighbour(bool everyone, bool add) const;
+
+  Communicator& m_world;
+  std::vector<char*> m_vectors;
+  std::int64_t m_bytes;
+  std::function<void()> m_prepare;
+  std::vector<double> m_update, m_add, m_copy, m_add_alone, m_copy_alone;
 };
 
 // What an allreduce in place has to read and write at least: every rank updates its 1 / ranks of all vectors, of

@@ -218,16 +218,15 @@ class Sweep {
     }
     auto const everywhere = m_world.everywhere(m_buffers.inputs);
     std::vector<char*> vectors;
-    if (m_probe.is_memory())
-      for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
-    double fastest_update = 0;
+    for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
+    Sampler sampler(m_world, vectors, all[0].row.bytes, [&] { refill(false); });
+    bool const resample = m_probe.is_memory() && all[0].row.bytes >= m_probe.points().front().bytes;
     // Algorithms take turns, so that they meet the same disturbances: forwards and backwards and beginning with each,
-    // since what went before matters to the caches. The updates that bound them come between the rounds.
+    // since what went before matters to the caches. What they are made of comes between the rounds: the machine may
+    // have become faster or slower since it was probed.
     for (int sample = -m_options.warm_up; sample < m_options.samples; ++sample) {
-      if (!vectors.empty()) {
-        double const seconds = time_update(vectors, all[0].row.bytes);
-        if (sample <= 0 || seconds < fastest_update) fastest_update = seconds;
-      }
+      if (sample == 0) sampler.forget();
+      if (resample) sampler.sample(sample % 3 == 0 ? Sampler::What::everything : Sampler::What::update);
       auto const round = std::size_t(sample + m_options.warm_up);
       for (std::size_t i = 0; i < all.size(); ++i) {
         auto& series = all[(round / 2 + (round % 2 == 0 ? i : all.size() - i)) % all.size()];
@@ -248,13 +247,13 @@ class Sweep {
         }
       }
     }
+    if (resample) m_probe.set(sampler.point());
     for (auto& series : all) {
       BenchmarkRow& row    = series.row;
       row.calls_per_sample = series.calls[m_options.in_place];
       row.out_of_place     = summary(series.times[0], series.skews[0], total(series.wrong[0]));
       row.in_place         = summary(series.times[1], series.skews[1], total(series.wrong[1]));
       describe(row);
-      if (fastest_update > 0 && row.bound.memory > 0) row.bound.memory = fastest_update;
       if (m_options.check) check_rounding(row);
       row.guards_intact = total(!m_buffers.guards_intact()) == 0;
       report(row);
@@ -263,6 +262,8 @@ class Sweep {
   }
 
  private:
+  using Sampler = comm::PointSampler;
+
   std::int64_t total(std::int64_t mine) const {
     std::int64_t sum = 0;
     for (auto value : m_world.gather(std::uint64_t(mine))) sum += std::int64_t(value);
@@ -307,13 +308,6 @@ class Sweep {
     for (int d = 0; d < m_world.local_size(); ++d)
       wrong += count_wrong(m_world.instance(d), (in_place ? m_buffers.inputs : m_buffers.outputs)[std::size_t(d)], op,
                            std::uint32_t(m_world.size()), m_round);
-    m_world.barrier();  // nobody refills what others may still read
-    return seconds;
-  }
-
-  double time_update(std::vector<char*> const& vectors, std::int64_t bytes) {
-    refill(false);
-    double const seconds = comm::time_together(m_world, 1, [&] { comm::update_shares(m_world, vectors, bytes); });
     m_world.barrier();  // nobody refills what others may still read
     return seconds;
   }
@@ -408,7 +402,7 @@ class Sweep {
   }
 
   Communicator& m_world;
-  comm::Probe const& m_probe;
+  comm::Probe m_probe;
   BenchmarkOptions const& m_options;
   ElementType m_type;
   Buffers<T> m_buffers;

@@ -62,8 +62,8 @@ TEST(Benchmark, PredictionsAreOfTheRightOrder) {
   EXPECT_EQ(off, "");
 }
 
-// What bounds a row is measured on its own buffers beside its calls, not taken from the probe at the start.
-TEST(Benchmark, MemoryBoundsAreMeasuredInTurn) {
+// Bounds and predictions come from a row's own buffers, measured beside its calls, not from the probe at the start.
+TEST(Benchmark, BoundsAndPredictionsAreMeasuredInTurn) {
   CommunicatorOptions options;
   options.alone = true;
   Communicator world(std::vector<Space>(3), options);
@@ -73,7 +73,7 @@ TEST(Benchmark, MemoryBoundsAreMeasuredInTurn) {
   benchmark.algorithms = {"ring", "fused"};
   benchmark.samples    = 3;
   std::map<std::int64_t, double> bounds;
-  int differ = 0;  // two measurements may agree to the clock's last digit, not at every size
+  int bounds_differ = 0, predictions_differ = 0;  // two measurements may agree to the clock's last digit, not all
   for (auto const& row : run_benchmark(world, probe, benchmark, [](BenchmarkRow const&) {})) {
     EXPECT_TRUE(row.right()) << row.algorithm << ' ' << row.bytes;
     if (row.bytes == 0) {
@@ -81,12 +81,15 @@ TEST(Benchmark, MemoryBoundsAreMeasuredInTurn) {
       continue;
     }
     EXPECT_GT(row.bound.memory, 0);
-    differ += row.bound.memory != probe.bounds({3, row.count}, 4).memory;
+    EXPECT_GT(row.predicted.memory, 0);
+    bounds_differ += row.bound.memory != probe.bounds({3, row.count}, 4).memory;
+    predictions_differ += row.predicted.memory != probe.predict(row.algorithm, {3, row.count}, 4).memory;
     auto const [bound, first] = bounds.emplace(row.bytes, row.bound.memory);
     EXPECT_TRUE(first || bound->second == row.bound.memory) << "one bound for all algorithms";
   }
   EXPECT_EQ(bounds.size(), 3u);
-  EXPECT_GT(differ, 0);
+  EXPECT_GT(bounds_differ, 0);
+  EXPECT_GT(predictions_differ, 3);  // of ring's, too
 }
 
 TEST(Benchmark, ADroppedTransferIsSeen) {
