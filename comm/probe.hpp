@@ -65,6 +65,7 @@ class PointSampler {
   void sample(What what);  // once; collective
   void forget();           // what was sampled so far
   Probe::Point point() const;
+  std::vector<double> const& updates() const { return m_update; }  // seconds, in turn
 
  private:
   void work_on_neighbour(bool everyone, bool add) const;

@@ -189,6 +189,11 @@ Timing summary(std::vector<double> times, std::vector<double> const& skews, std:
   return timing;
 }
 
+double median_share(std::vector<double> shares, std::vector<double> const& times) {
+  for (std::size_t i = 0; i < shares.size(); ++i) shares[i] /= times[i];
+  return median(shares);
+}
+
 template <class T>
 class Sweep {
  public:
@@ -254,6 +259,7 @@ class Sweep {
       row.out_of_place     = summary(series.times[0], series.skews[0], total(series.wrong[0]));
       row.in_place         = summary(series.times[1], series.skews[1], total(series.wrong[1]));
       describe(row);
+      if (resample) row.share_of_updates = median_share(sampler.updates(), series.times[row.in_place.measured]);
       if (m_options.check) check_rounding(row);
       row.guards_intact = total(!m_buffers.guards_intact()) == 0;
       report(row);

@@ -43,7 +43,8 @@ struct BenchmarkRow {
   std::int64_t calls_per_sample = 1;
   Timing out_of_place, in_place;
   comm::Seconds predicted, bound;
-  bool has_prediction = false;
+  double share_of_updates = 0;  // median over rounds of the update's time over the call's; 0: no updates were timed
+  bool has_prediction     = false;
   // A second kind of input, whose sums round: against the schedule's own association, and between ranks.
   std::int64_t rounding_wrong = 0;  // elements of those compared; -1: not compared
   bool same_bits              = true;
@@ -59,6 +60,12 @@ struct BenchmarkRow {
     return out_of_place.wrong == 0 && in_place.wrong == 0 && rounding_wrong <= 0 && same_bits && guards_intact;
   }
   Timing const& best() const { return in_place.measured ? in_place : out_of_place; }
+  // How much of the call's time the bound is. Memory's is taken from each round's own update, not from the fastest of
+  // them, so that a machine whose speed changes meanwhile changes both times.
+  double share_of_bound() const {
+    if (share_of_updates > 0 && bound.largest() == comm::BoundKind::memory) return share_of_updates;
+    return best().median > 0 ? bound.max() * 1e6 / best().median : 0;
+  }
   // Gigabytes (1e9) per second; the bus rate counts 2 (k - 1) / k bytes per byte.
   double rate(Timing const& timing) const { return timing.median > 0 ? double(bytes) / timing.median * 1e-3 : 0; }
 };

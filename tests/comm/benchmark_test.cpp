@@ -92,6 +92,28 @@ TEST(Benchmark, BoundsAndPredictionsAreMeasuredInTurn) {
   EXPECT_GT(predictions_differ, 3);  // of ring's, too
 }
 
+TEST(Benchmark, SharesOfMemoryBoundsAreOfTheSameRounds) {
+  CommunicatorOptions options;
+  options.alone = true;
+  Communicator world(std::vector<Space>(2), options);
+  Probe const probe(world, 1 << 18, 2);
+  for (int samples : {1, 9}) {
+    BenchmarkOptions benchmark;
+    benchmark.sizes      = {1 << 18};
+    benchmark.algorithms = {"ring", "fused"};
+    benchmark.samples    = samples;
+    for (auto const& row : run_benchmark(world, probe, benchmark, [](BenchmarkRow const&) {})) {
+      ASSERT_EQ(row.bound.largest(), BoundKind::memory);
+      double const fastest  = row.bound.memory * 1e6;
+      double const rounding = 1e-9, least = fastest / row.in_place.median;
+      if (samples == 1) {
+        EXPECT_NEAR(row.share_of_bound(), least, rounding) << row.algorithm;
+      }
+      EXPECT_GE(row.share_of_bound(), least - rounding) << row.algorithm;
+    }
+  }
+}
+
 TEST(Benchmark, ADroppedTransferIsSeen) {
   for (std::size_t which : {0u, 3u, 7u})
     for (auto const& row :
