@@ -225,7 +225,7 @@ class Sweep {
     std::vector<char*> vectors;
     for (auto* vector : everywhere) vectors.push_back(reinterpret_cast<char*>(vector));
     Sampler sampler(m_world, vectors, all[0].row.bytes, [&] { refill(false); });
-    bool const resample = m_probe.is_memory() && all[0].row.bytes >= m_probe.points().front().bytes;
+    bool const resample = m_probe.is_memory() && !vectors.empty() && all[0].row.bytes >= m_probe.points().front().bytes;
     // Algorithms take turns, so that they meet the same disturbances: forwards and backwards and beginning with each,
     // since what went before matters to the caches. What they are made of comes between the rounds: the machine may
     // have become faster or slower since it was probed.

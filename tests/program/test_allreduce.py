@@ -55,6 +55,19 @@ class Benchmark(unittest.TestCase):
             self.assertIn("# Out of bounds values : 0 OK", result.stderr)
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_buffers_of_the_programs_own(self):
+        """Of which no rank can update another's: there the bound is the probe's."""
+        for registered, timed in (("on", True), ("off", False)):
+            result = run("allreduce", "--transport", "shared-memory", "--registered", registered, "-b", "64K", "-e", "256K", "-f", "2", "-n", "3",
+                         "--json", "-", ranks=2)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            record = strict(result.stdout)
+            self.check_record(record, 2, [r["algo"] for r in record["rows"]])
+            bounds = [row["bound"] for row in record["rows"]]
+            self.assertEqual({bound["kind"] for bound in bounds}, {"memory"})
+            self.assertEqual(any(bound["efficiency"] != bound["over_p50"] for bound in bounds), timed)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_transports_agree(self):
         hashes = {}
         for transport in ("shared-memory", "messages"):
