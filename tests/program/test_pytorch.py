@@ -85,7 +85,8 @@ class Oracle(unittest.TestCase):
         return os.path.join(self.holder.name, name)
 
     def train(self, *options, data=DATA):
-        return record("train", "--data", data, "--seed", SEED, "--batch", BATCH, "--force", *options)["result"]
+        seed = () if "--seed" in options else ("--seed", SEED)
+        return record("train", "--data", data, *seed, "--batch", BATCH, "--force", *options)["result"]
 
     def batch(self, step):
         part = slice(step * BATCH, (step + 1) * BATCH)
@@ -97,18 +98,24 @@ class Oracle(unittest.TestCase):
         return {name: torch.frombuffer(bytearray(tensors[name][1]), dtype=torch.float32).reshape(tensors[name][0]).double()
                 for name in NAMES}
 
-    def checkpoint_at_start(self, learning_rate):
-        """A checkpoint at step 0 with weights from which training moves at once (He et al. 2015), not after an epoch."""
-        self.train("--lr", learning_rate, "--epochs", 1, "--steps", 1, "--test-images", 1, "--checkpoint", self.path(f"form-{learning_rate}"))
-        metadata, tensors = safetensors_file.read(self.path(f"form-{learning_rate}/step-00000001.safetensors"))
-        fan_in = {"W1": 9, "W2": 500, "W3": 800, "W4": 128}
-        generator = torch.Generator().manual_seed(7)
-        for name, (shape, content) in tensors.items():
-            values = torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in[name]) if name in fan_in else torch.zeros(shape)
-            tensors[name] = (shape, array.array("f", values.flatten().tolist()).tobytes())
-        path = self.path(f"start-{learning_rate}.safetensors")
+    def checkpoint_at_start(self, name, draw, *options):
+        """A checkpoint at step 0 with weights as draw(name, shape) gives them, of a run with these options."""
+        self.train(*options, "--steps", 1, "--test-images", 1, "--checkpoint", self.path(f"form-{name}"))
+        metadata, tensors = safetensors_file.read(self.path(f"form-{name}/step-00000001.safetensors"))
+        for tensor in NAMES:
+            shape = tensors[tensor][0]
+            values = draw(tensor, shape) if tensor.startswith("W") else torch.zeros(shape)
+            tensors[tensor] = (shape, array.array("f", values.flatten().tolist()).tobytes())
+        path = self.path(f"start-{name}.safetensors")
         safetensors_file.write(path, {**metadata, "step": "0", "epoch_loss": "0x0p+0"}, tensors)
         return path
+
+    def checkpoint_off_the_plateau(self, learning_rate):
+        """From such weights training moves at once (He et al. 2015), not after an epoch."""
+        fan_in = {"W1": 9, "W2": 500, "W3": 800, "W4": 128}
+        generator = torch.Generator().manual_seed(7)
+        return self.checkpoint_at_start(learning_rate, lambda name, shape: torch.randn(shape, generator=generator) * math.sqrt(2 / fan_in[name]),
+                                        "--lr", learning_rate, "--epochs", 1)
 
     @staticmethod
     def loss_and_gradient(parameters, batch):
@@ -137,14 +144,14 @@ class Oracle(unittest.TestCase):
         self.compare_gradients(self.path("first.safetensors"))
 
     def test_gradients_away_from_the_plateau(self):
-        start = self.checkpoint_at_start(self.HUGE)
+        start = self.checkpoint_off_the_plateau(self.HUGE)
         self.compare_gradients(start, "--resume", start)
 
     def test_losses_and_predictions(self):
         # Small, so that rounding does not grow: at 0.01 the program's own exact and float reductions differ by 7e-3
         # after 200 steps, at 0.002 by 3e-7.
         rate = 0.002
-        start = self.checkpoint_at_start(rate)
+        start = self.checkpoint_off_the_plateau(rate)
         found = self.train("--lr", rate, "--epochs", 1, "--steps", STEPS, "--log-steps", "--resume", start, "--checkpoint",
                            self.path("trained"))["step_losses"]
         parameters, worst = self.parameters(start), 0
@@ -173,6 +180,17 @@ class Oracle(unittest.TestCase):
         print(f"{result['test_correct']} of {len(images)} predictions agree, {ties} ties")
         self.assertGreaterEqual(result["test_correct"], len(images) - ties)
         self.assertLess(ties, 20)
+
+    def test_epochs_from_the_chapters_weights(self):
+        """When the start's plateau ends depends on the start weights; from those that PyTorch draws for seeds 1 to 5, when PyTorch's does."""
+        losses = []
+        for seed in range(1, 6):
+            generator = torch.Generator().manual_seed(seed)
+            options = ("--seed", seed, "--epochs", 3)
+            start = self.checkpoint_at_start(f"seed-{seed}", lambda name, shape: torch.randn(shape, generator=generator) * 0.01, *options)
+            losses.append(self.train(*options, "--test-images", 1, "--resume", start)["epochs"][2]["train_loss"])
+        print("train loss of epoch 3:", [round(loss, 4) for loss in losses])
+        self.assertGreaterEqual(sum(0.66 <= loss <= 0.78 for loss in losses), 4)
 
 
 if __name__ == "__main__":
