@@ -377,6 +377,7 @@ class Run {
                         {"us", row.bound.max() * 1e6},
                         {"efficiency", row.share_of_bound()},
                         {"over_p50", bound_over_median(row)},
+                        {"updates_over_calls", row.share_of_updates > 0 ? Json(row.share_of_updates) : Json()},
                         {"applies", bound_over_median(row) <= 1}};
     result["check"]  = m_options.check
                            ? Json{{"wrong", row.out_of_place.wrong + row.in_place.wrong},

@@ -63,9 +63,10 @@ class Benchmark(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             record = strict(result.stdout)
             self.check_record(record, 2, [r["algo"] for r in record["rows"]])
-            bounds = [row["bound"] for row in record["rows"]]
-            self.assertEqual({bound["kind"] for bound in bounds}, {"memory"})
-            self.assertEqual(any(bound["efficiency"] != bound["over_p50"] for bound in bounds), timed)
+            for bound in (row["bound"] for row in record["rows"]):
+                self.assertEqual(bound["updates_over_calls"] is not None, timed)
+                of_updates = timed and bound["kind"] == "memory"  # on a busy machine a signal may take longer
+                self.assertEqual(bound["efficiency"], bound["updates_over_calls" if of_updates else "over_p50"])
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_transports_agree(self):
