@@ -63,9 +63,9 @@ struct BenchmarkRow {
   // How much of the call's time the bound is. Memory's is taken from each round's own update, not from the fastest of
   // them, so that a machine whose speed changes meanwhile changes both times.
   double share_of_bound() const {
-    if (share_of_updates > 0 && bound.largest() == comm::BoundKind::memory) return share_of_updates;
-    return best().median > 0 ? bound.max() * 1e6 / best().median : 0;
+    return share_of_updates > 0 && bound.largest() == comm::BoundKind::memory ? share_of_updates : bound_over_median();
   }
+  double bound_over_median() const { return best().median > 0 ? bound.max() * 1e6 / best().median : 0; }
   // Gigabytes (1e9) per second; the bus rate counts 2 (k - 1) / k bytes per byte.
   double rate(Timing const& timing) const { return timing.median > 0 ? double(bytes) / timing.median * 1e-3 : 0; }
 };

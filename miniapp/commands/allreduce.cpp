@@ -210,10 +210,6 @@ class Run {
     return text;
   }
 
-  static double bound_over_median(BenchmarkRow const& row) {
-    return row.best().median > 0 ? row.bound.max() * 1e6 / row.best().median : 0;
-  }
-
   std::string timing(BenchmarkRow const& row, Timing const& timing) const {
     char text[80], bus[16] = "-";
     if (!timing.measured) {
@@ -230,7 +226,7 @@ class Run {
     char predicted[16] = "-", share[16] = "-";
     if (row.has_prediction) std::snprintf(predicted, sizeof predicted, "%.2f", row.predicted.sum() * 1e6);
     if (row.bound.max() > 0)
-      std::snprintf(share, sizeof share, "%.0f%s", 100 * row.share_of_bound(), bound_over_median(row) > 1 ? "!" : "");
+      std::snprintf(share, sizeof share, "%.0f%s", 100 * row.share_of_bound(), row.bound_over_median() > 1 ? "!" : "");
     say("  %10lld %12lld %6s %5s %4d %s %s  %-18s %10s %6s %-7s %5s %4s %10.2f %10.2f\n",
         static_cast<long long>(row.bytes), static_cast<long long>(row.count), name(row.type), op_name(row.op), -1,
         timing(row, row.out_of_place).c_str(), timing(row, row.in_place).c_str(), row.algorithm.c_str(), predicted,
@@ -376,9 +372,9 @@ class Run {
     result["bound"]  = {{"kind", row.bound.max() > 0 ? Json(comm::name(row.bound.largest())) : Json()},
                         {"us", row.bound.max() * 1e6},
                         {"efficiency", row.share_of_bound()},
-                        {"over_p50", bound_over_median(row)},
+                        {"over_p50", row.bound_over_median()},
                         {"updates_over_calls", row.share_of_updates > 0 ? Json(row.share_of_updates) : Json()},
-                        {"applies", bound_over_median(row) <= 1}};
+                        {"applies", row.bound_over_median() <= 1}};
     result["check"]  = m_options.check
                            ? Json{{"wrong", row.out_of_place.wrong + row.in_place.wrong},
                                  {"rounding_wrong", row.rounding_wrong < 0 ? Json() : Json(row.rounding_wrong)},
