@@ -24,11 +24,13 @@ namespace {
 
 constexpr bool host_accessible = Kokkos::SpaceAccessibility<Kokkos::HostSpace, Memory>::accessible;
 
+enum class Call { allreduce, broadcast, exchange };
 enum class Way { schedule, fused, mpi, nccl };
 
 // A call as ranks must agree on it, and what was worked out for it once.
 struct Shape {
-  std::string algorithm;
+  Call call = Call::allreduce;
+  std::string algorithm;  // of an allreduce
   Op op              = Op::sum;
   Type type          = Type::float32;
   std::int64_t count = 0;
@@ -195,24 +197,27 @@ struct Communicator::Impl {
       for (auto const& space : spaces) lockstep::fence(space, "lockstep::comm::step");
   }
 
-  Shape& shape_of(std::string_view algorithm, Op op, Type type, std::int64_t count) {
+  Shape& shape_of(Call call, std::string_view algorithm, Op op, Type type, std::int64_t count) {
     for (auto& known : shapes)
-      if (known->count == count && known->type == type && known->op == op && known->algorithm == algorithm) {
+      if (known->count == count && known->type == type && known->op == op && known->call == call &&
+          known->algorithm == algorithm) {
         if (options.check_every_call) agree(*known);
         return *known;
       }
     auto shape       = std::make_unique<Shape>();
+    shape->call      = call;
     shape->algorithm = algorithm;
     shape->op        = op;
     shape->type      = type;
     shape->count     = count;
-    bool const own   = algorithm == "broadcast" || algorithm == "exchange";
-    shape->label     = (own ? shape->algorithm : "allreduce " + shape->algorithm + " " + name_of(op)) + " " +
-                   name_of(type) + "[" + std::to_string(count) + "]";
+    shape->label     = (call == Call::broadcast  ? "broadcast"
+                        : call == Call::exchange ? "exchange"
+                                                 : "allreduce " + shape->algorithm + " " + name_of(op)) +
+                   " " + name_of(type) + "[" + std::to_string(count) + "]";
     Schedule schedule;
-    if (algorithm == "broadcast") {
+    if (call == Call::broadcast) {
       schedule = broadcast_schedule(size());
-    } else if (own) {
+    } else if (call == Call::exchange) {
       schedule = exchange_schedule(size());
     } else if (algorithm == "mpi") {
       LOCKSTEP_THROW_IF(placement.processes == 1, ExitCode::usage,
@@ -269,11 +274,11 @@ struct Communicator::Impl {
       auto const& plan     = shape.plan;
       shape.scratch_offset = (shape.count * item + 255) / 256 * 256;
       if (shared.usable()) enough = shared.reserve(shape.scratch_offset + plan.scratch * item);
-      for (std::size_t d = 0; d < spaces.size(); ++d) {
+      for (std::size_t d = 0; enough && d < spaces.size(); ++d) {
         if (!shared.usable()) grow(spaces[d], scratch[d], plan.scratch * item, "lockstep::comm::scratch");
         grow(spaces[d], staging[d], plan.staging[d] * item, "lockstep::comm::staging");
       }
-      messages.reserve(plan.messages * item);
+      if (enough) messages.reserve(plan.messages * item);
     }
     LOCKSTEP_THROW_IF(!enough, ExitCode::environment,
                       "not enough shared memory for '" + shape.label +
@@ -442,17 +447,21 @@ struct Communicator::Impl {
 
   void run_fused(Shape const& shape) {
     std::int64_t const item = size_of(shape.type);
+    bool const inlined      = placement.processes > 1 && shape.count * item <= SharedMemory::inline_bytes;
     fence_all();
     if (placement.processes == 1)
       fuse_in_process(shape);
-    else if (shape.count * item <= SharedMemory::inline_bytes)
+    else if (inlined)
       fuse_inline(shape);
     else
       fuse_shared(shape);
     fence_all();
-    std::int64_t const mine = chunk_range(shape.count, placement.processes, placement.process).size() * item;
-    traffic.bytes_sent += 2 * (size() - 1) * mine;
-    traffic.messages_sent += 2 * (size() - 1) * placement.local_size;
+    // Inlined, every rank's vector goes to all others, and every process sums all of them; else each its part.
+    std::int64_t const mine =
+        inlined ? shape.count * item : chunk_range(shape.count, placement.processes, placement.process).size() * item;
+    std::int64_t const ways = inlined ? placement.local_size : 2;
+    traffic.bytes_sent += ways * (size() - 1) * mine;
+    traffic.messages_sent += (inlined ? 1 : 2) * (size() - 1) * placement.local_size;
     traffic.bytes_reduced += (size() - 1) * mine;
   }
 
@@ -729,12 +738,13 @@ void Communicator::allreduce(std::string_view algorithm, Op op, std::vector<Buff
     impl.inputs[d]  = reinterpret_cast<char*>(in);
     impl.outputs[d] = reinterpret_cast<char*>(out);
   }
-  impl.run(impl.shape_of(impl.chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count));
+  impl.run(
+      impl.shape_of(Call::allreduce, impl.chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count));
 }
 
 template <class T>
 void Communicator::prepare(std::string_view algorithm, Op op, std::int64_t count) {
-  m_impl->shape_of(m_impl->chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count);
+  m_impl->shape_of(Call::allreduce, m_impl->chosen(algorithm, count * std::int64_t(sizeof(T))), op, type_of<T>, count);
 }
 
 bool Communicator::serves_side_threads() {
@@ -774,7 +784,7 @@ void Communicator::broadcast(std::vector<Buffer<T>> const& buffers) {
   std::int64_t const count = common_length(buffers, local_size());
   for (std::size_t d = 0; d < impl.spaces.size(); ++d)
     impl.inputs[d] = impl.outputs[d] = reinterpret_cast<char*>(buffers[d].data());
-  impl.run(impl.shape_of("broadcast", Op::sum, type_of<T>, count));
+  impl.run(impl.shape_of(Call::broadcast, "", Op::sum, type_of<T>, count));
 }
 
 template <class T>
@@ -804,6 +814,10 @@ std::vector<T*> Communicator::everywhere(std::vector<Buffer<T>> const& buffers) 
   return addresses;
 }
 
+void Communicator::set_stage(std::string const& stage) {
+  m_impl->world.set_stage(stage);
+}
+
 void Communicator::set_choices(std::vector<Choice> choices) {
   auto const known   = algorithms();
   std::uint64_t hash = choices.size();
@@ -814,7 +828,9 @@ void Communicator::set_choices(std::vector<Choice> choices) {
     hash = hash_bytes(&choice.bytes, sizeof choice.bytes, hash);
     hash = hash_bytes(choice.algorithm.data(), choice.algorithm.size(), hash);
   }
-  agree("the table of algorithms", hash);
+  char text[20];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  agree("the table of algorithms", text);
   m_impl->choices = std::move(choices);
 }
 
@@ -823,12 +839,12 @@ void Communicator::exchange(std::vector<Buffer<float>> const& buffers) {
   std::int64_t const count = common_length(buffers, local_size());
   for (std::size_t d = 0; d < impl.spaces.size(); ++d)
     impl.inputs[d] = impl.outputs[d] = reinterpret_cast<char*>(buffers[d].data());
-  impl.run(impl.shape_of("exchange", Op::sum, Type::float32, count));
+  impl.run(impl.shape_of(Call::exchange, "", Op::sum, Type::float32, count));
 }
 
-void Communicator::agree(std::string_view what, std::uint64_t value) {
-  World::Statement mine{value, {}};
-  std::snprintf(mine.text, sizeof mine.text, "%016llx", static_cast<unsigned long long>(value));
+void Communicator::agree(std::string_view what, std::string const& value) {
+  World::Statement mine{hash_bytes(value.data(), value.size()), {}};
+  std::snprintf(mine.text, sizeof mine.text, "%s", value.c_str());
   m_impl->world.agree(std::string(what), mine);
 }
 
@@ -842,6 +858,10 @@ std::vector<std::uint64_t> Communicator::gather(std::uint64_t value) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(processes()));
   m_impl->world.allgather(&value, sizeof value, all.data(), "gather");
   return all;
+}
+
+std::vector<std::string> Communicator::gather(std::string const& text) {
+  return m_impl->world.gather(text);
 }
 
 void Communicator::barrier() {

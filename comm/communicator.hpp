@@ -122,6 +122,13 @@ class Communicator {
   template <class T>
   std::vector<T*> everywhere(std::vector<Buffer<T>> const& buffers) const;
 
+  // Collective. On process 0 all processes' texts, in process order; elsewhere nothing. Up to 2 GiB together.
+  std::vector<std::string> gather(std::string const& text);
+
+  // What the program is at, such as "training step 7", for the messages about ranks that died or stall; up to 39
+  // characters. Not while another thread calls.
+  void set_stage(std::string const& stage);
+
   // Copies rank 0's buffer to all.
   template <class T>
   void broadcast(std::vector<Buffer<T>> const& buffers);
@@ -130,9 +137,9 @@ class Communicator {
   // sums in the buffers.
   void exchange(std::vector<Buffer<float>> const& buffers);
 
-  // Host values. agree: throws Error (wrong_result) naming the ranks whose value differs from rank 0's. One value per
-  // process.
-  void agree(std::string_view what, std::uint64_t value);
+  // Collective, of host values, one per process. Throws Error (wrong_result) naming the ranks whose value is not what
+  // most have; up to 103 characters of it are shown.
+  void agree(std::string_view what, std::string const& value);
   // Every process gets all processes' values, in process order.
   std::vector<double> gather(double value);
   std::vector<std::uint64_t> gather(std::uint64_t value);

@@ -38,13 +38,13 @@ bool SharedMemory::reserve(std::int64_t bytes_per_device) {
   if (bytes_per_device <= m_slot_bytes) return true;
   // Growing is slow, untouched memory costs nothing.
   bytes_per_device = std::max({bytes_per_device, 2 * m_slot_bytes, std::int64_t(1) << 20});
-  Window& slots    = m_windows[0];
   m_world.barrier("reserve");
-  m_world.release_shared(slots.shared);
-  m_slot_bytes = 0;
+  Window slots;
   slots.bytes  = whole_pages(bytes_per_device) * m_local_size;
   slots.shared = m_world.allocate_shared(slots.bytes);
-  if (slots.shared.bases.empty()) return false;
+  if (slots.shared.bases.empty()) return false;  // what there was stays
+  m_world.release_shared(m_windows[0].shared);
+  m_windows[0] = std::move(slots);
   m_slot_bytes = whole_pages(bytes_per_device);
   return true;
 }

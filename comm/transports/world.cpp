@@ -18,6 +18,7 @@
 #include <exception>
 #include <fstream>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <new>
 
@@ -99,29 +100,32 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
   m_status[std::size_t(m_process)] = &m_own;
   assemble();
 
-  Blocking const deadline(*this);
-  check(MPI_Comm_dup(MPI_COMM_WORLD, &m_comm), "MPI_Comm_dup");
-  check(MPI_Comm_set_errhandler(m_comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  int size = 0, first = m_process;
+  {
+    Blocking const deadline(*this);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &m_comm), "MPI_Comm_dup");
+    check(MPI_Comm_set_errhandler(m_comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 
-  check(MPI_Comm_split_type(m_comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &m_node), "MPI_Comm_split_type");
-  if (options.processes_per_node > 0) {
-    MPI_Comm part = MPI_COMM_NULL;
-    check(MPI_Comm_split(m_node, m_process / options.processes_per_node, 0, &part), "MPI_Comm_split");
-    check(MPI_Comm_free(&m_node), "MPI_Comm_free");
-    m_node = part;
+    check(MPI_Comm_split_type(m_comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &m_node), "MPI_Comm_split_type");
+    if (options.processes_per_node > 0) {
+      MPI_Comm part = MPI_COMM_NULL;
+      check(MPI_Comm_split(m_node, m_process / options.processes_per_node, 0, &part), "MPI_Comm_split");
+      check(MPI_Comm_free(&m_node), "MPI_Comm_free");
+      m_node = part;
+    }
+    check(MPI_Comm_set_errhandler(m_node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+
+    m_board = allocate_shared(sizeof(Status));
+    check(MPI_Comm_size(m_node, &size), "MPI_Comm_size");
+    check(MPI_Bcast(&first, 1, MPI_INT, 0, m_node), "MPI_Bcast");
   }
-  check(MPI_Comm_set_errhandler(m_node, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-
-  m_board = allocate_shared(sizeof(Status));
+  m_watchdog.stop();  // it looks at what changes now
   if (!m_board.bases.empty()) {
     m_mine = new (m_board.bases[std::size_t(m_process)]) Status;
     m_mine->pid.store(getpid());
     m_mine->beat.store(now_ns());
     for (std::size_t p = 0; p < m_board.bases.size(); ++p) m_status[p] = reinterpret_cast<Status*>(m_board.bases[p]);
   }
-  int size = 0, first = m_process;
-  check(MPI_Comm_size(m_node, &size), "MPI_Comm_size");
-  check(MPI_Bcast(&first, 1, MPI_INT, 0, m_node), "MPI_Bcast");
 
   struct NodeFacts {
     int size, first;
@@ -148,6 +152,7 @@ World::World(CommunicatorOptions const& options, int local_size) : m_local_size(
   m_sees_pids = !m_board.bases.empty();
   for (auto const* status : m_status)
     if (status && kill(pid_t(status->pid.load()), 0) != 0 && errno != EPERM) m_sees_pids = false;
+  Blocking const deadline(*this);
   hold_neighbour();
   check_same_executable();
 #endif
@@ -265,27 +270,60 @@ World::~World() {
     release_neighbour();
     return;
   }
-  if (m_processes > 1) {
-    barrier("end");
-    release_neighbour();
-    release_shared(m_board);
-    MPI_Comm_free(&m_node);
-  }
+  barrier("end");
+  release_neighbour();
+  leave_board();
+  Blocking const deadline(*this);
+  release_shared(m_board);
+  MPI_Comm_free(&m_node);
   MPI_Comm_free(&m_comm);
 #endif
 }
 
+// Before the board goes: what is then said of ranks that do not come to free it is from here. Who has ended by now need
+// not have died.
+void World::leave_board() {
+  m_last.reset(new Status[std::size_t(m_processes)]);
+  for (int p = 0; p < m_processes; ++p) {
+    auto*& status = m_status[std::size_t(p)];
+    if (!status) continue;
+    auto& last = m_last[std::size_t(p)];
+    last.call  = status->call.load();
+    last.step  = status->step.load();
+    last.beat  = status->beat.load();
+    last.pid   = status->pid.load();
+    std::memcpy(last.label, status->label, sizeof last.label - 1);
+    std::memcpy(last.stage, status->stage, sizeof last.stage - 1);
+    status = &last;
+  }
+  m_mine      = m_status[std::size_t(m_process)];
+  m_sees_pids = false;
+}
+
+bool World::Watchdog::nap() {
+  std::unique_lock<std::mutex> lock(mutex);
+  return !wake.wait_for(lock, std::chrono::milliseconds(20), [&] { return stopping; });
+}
+
+void World::Watchdog::stop() {
+  if (!thread.joinable()) return;
+  {
+    std::lock_guard<std::mutex> const lock(mutex);
+    stopping = true;
+  }
+  wake.notify_one();
+  thread.join();
+}
+
 World::Blocking::Blocking(World& world) : m_world(world) {
-  if (!world.m_watchdog.running) {
-    world.m_watchdog.running = true;
-    world.m_watchdog.thread  = std::thread([&world] {
+  if (auto& watchdog = world.m_watchdog; !watchdog.thread.joinable()) {
+    watchdog.stopping = false;
+    watchdog.thread   = std::thread([&world] {
       sigset_t all;
       sigfillset(&all);
       pthread_sigmask(SIG_BLOCK, &all, nullptr);
       std::int64_t neighbour_seen = now_ns();
-      while (world.m_watchdog.running) {
-        timespec const nap{0, 20 * millisecond};
-        nanosleep(&nap, nullptr);
+      while (world.m_watchdog.nap()) {
         // Nobody waited for the dead neighbour: the launcher is to end the job.
         if (std::int64_t const silent = now_ns() - neighbour_seen; world.m_holds && silent > 500 * millisecond) {
           if (!world.is_dead(world.m_neighbour))
@@ -320,6 +358,10 @@ std::string World::ranks_of(int process) const {
   int const first = process * m_local_size;
   if (m_local_size == 1) return "rank " + std::to_string(first);
   return "ranks " + std::to_string(first) + ".." + std::to_string(first + m_local_size - 1);
+}
+
+void World::set_stage(std::string const& stage) {
+  std::strncpy(m_mine->stage, stage.c_str(), sizeof m_mine->stage - 1);
 }
 
 void World::enter(char const* label, std::uint64_t signature) {
@@ -421,7 +463,8 @@ std::string World::blame(int peer, std::int64_t waited) const {
     std::int64_t const step = status.step.load();
     std::string const what =
         std::string("'") + status.label + "', call " + std::to_string(std::abs(status.call.load()));
-    return step == Status::finished ? "after " + what : "in " + what + ", step " + std::to_string(step);
+    std::string const stage = status.stage[0] ? std::string(" of ") + status.stage : "";
+    return (step == Status::finished ? "after " + what : "in " + what + ", step " + std::to_string(step)) + stage;
   };
   auto suspects = least_advanced();
   std::vector<int> stale;
@@ -533,6 +576,39 @@ void World::allgather(void const* mine, std::size_t bytes, void* all, char const
 #endif
 }
 
+std::vector<std::string> World::gather(std::string const& mine) {
+  std::vector<std::string> texts{mine};
+#ifdef LOCKSTEP_HAVE_MPI
+  if (m_processes == 1) return texts;
+  std::vector<std::int64_t> sizes(static_cast<std::size_t>(m_processes));
+  auto const size = std::int64_t(mine.size());
+  allgather(&size, sizeof size, sizes.data(), "gather");
+  std::vector<int> counts, places;
+  std::int64_t total = 0;
+  for (std::int64_t const other : sizes) {
+    LOCKSTEP_THROW_IF(total + other > std::numeric_limits<int>::max(), ExitCode::environment,
+                      "texts of all processes have more than " + std::to_string(std::numeric_limits<int>::max()) +
+                          " bytes; expected less: record fewer steps");
+    counts.push_back(int(other));
+    places.push_back(int(total));
+    total += other;
+  }
+  std::string all(m_process == 0 ? std::size_t(total) : 0, ' ');
+  enter("gather", hash_bytes("gather", 6));
+  MPI_Request request = MPI_REQUEST_NULL;
+  check(MPI_Igatherv(mine.data(), int(size), MPI_CHAR, all.data(), counts.data(), places.data(), MPI_CHAR, 0, m_comm,
+                     &request),
+        "MPI_Igatherv");
+  wait(&request, 1, 0);
+  leave();
+  texts.clear();
+  if (m_process == 0)
+    for (std::size_t p = 0; p < counts.size(); ++p)
+      texts.push_back(all.substr(std::size_t(places[p]), std::size_t(counts[p])));
+#endif
+  return texts;
+}
+
 bool World::everywhere(bool mine, char const* label) {
   std::vector<char> all(static_cast<std::size_t>(m_processes));
   char const value = mine ? 1 : 0;
@@ -623,7 +699,10 @@ World::Shared World::allocate_shared(std::int64_t bytes) {
 
 void World::release_shared(Shared& shared) {
 #ifdef LOCKSTEP_HAVE_MPI
-  if (shared.window != MPI_WIN_NULL) check(MPI_Win_free(&shared.window), "MPI_Win_free");
+  if (shared.window != MPI_WIN_NULL) {
+    Blocking const deadline(*this);
+    check(MPI_Win_free(&shared.window), "MPI_Win_free");
+  }
 #endif
   shared.bases.clear();
 }

@@ -7,9 +7,12 @@
 #include "kernels/kokkos_compat.hpp"
 
 #include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <cstddef>
 #include <exception>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,6 +32,7 @@ struct alignas(128) Status {
   std::atomic<std::uint64_t> signature{0};
   std::atomic<int> spoken{0};                   // on the node's first process: somebody prints the last message
   char label[96]                         = {};  // of the collective
+  char stage[40]                         = {};  // of the program, in its own words; may be empty
   static constexpr std::int64_t finished = INT64_MAX;
 };
 
@@ -47,7 +51,8 @@ class World {
   bool oversubscribed() const { return m_oversubscribed; }
   std::string ranks_of(int process) const;  // "rank 3", "ranks 4..5"
 
-  // The collective that waits report.
+  // The stage of the program, and the collective, that waits report.
+  void set_stage(std::string const& stage);
   void enter(char const* label, std::uint64_t signature);
   void at_step(std::int64_t step) { m_mine->step.store(step, std::memory_order_release); }
   void leave() { m_mine->step.store(Status::finished, std::memory_order_release); }
@@ -92,6 +97,8 @@ class World {
 
   // All processes' `bytes` bytes, in process order.
   void allgather(void const* mine, std::size_t bytes, void* all, char const* label, char const* detail = nullptr);
+  // On process 0 all processes' texts, in process order; elsewhere nothing. Up to 2 GiB together.
+  std::vector<std::string> gather(std::string const& mine);
   // Whether it is so on all processes.
   bool everywhere(bool mine, char const* label);
   void barrier(char const* label);
@@ -108,15 +115,13 @@ class World {
   MPI_Comm comm() const {
     return m_comm;
   }
-  MPI_Comm node_comm() const {
-    return m_node;
-  }
   void check(int code, char const* call) const {
     if (code != MPI_SUCCESS) mpi_failed(code, call);
   }
 #endif
-  // Memory of `bytes` bytes per process that the processes of the node share, zeroed: bases by process, null off the
-  // node. Empty where there is none to be had. Collective. Lives as long as this object, or until released.
+  // Memory of `bytes` bytes per process that the processes of the node share, its first MiB zeroed: bases by process,
+  // null off the node. Empty where there is none to be had. Collective. Lives as long as this object, or until
+  // released.
   struct Shared {
     std::vector<std::byte*> bases;
 #ifdef LOCKSTEP_HAVE_MPI
@@ -157,6 +162,7 @@ class World {
   void assemble();
   void hold_neighbour();
   void release_neighbour();
+  void leave_board();
   void check_same_executable();
   void check_signatures() const;
   void speak(std::string const& message) const;
@@ -174,7 +180,8 @@ class World {
   Status* m_mine = &m_own;
   std::vector<Status*> m_status;  // by process; null where not visible
   Shared m_board;
-  int m_neighbour = 0;  // the process whose files m_held are copies of, see hold_neighbour()
+  std::unique_ptr<Status[]> m_last;  // the board as it was when it went
+  int m_neighbour = 0;               // the process whose files m_held are copies of, see hold_neighbour()
   std::vector<int> m_held;
   std::atomic<bool> m_holds{false};  // set last: the watchdog looks
 #ifdef LOCKSTEP_HAVE_MPI
@@ -182,12 +189,12 @@ class World {
 #endif
   // Watches over Blocking; started by the first. The last member: it stops before what it looks at goes.
   struct Watchdog {
-    std::atomic<bool> running{false};
+    std::mutex mutex;
+    std::condition_variable wake;
+    bool stopping = false;
     std::thread thread;
-    void stop() {
-      running = false;
-      if (thread.joinable()) thread.join();
-    }
+    bool nap();  // false: it is to stop
+    void stop();
     ~Watchdog() { stop(); }
   } m_watchdog;
 };

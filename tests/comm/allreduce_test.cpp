@@ -19,9 +19,22 @@
 #include "comm/transports/messages.hpp"
 #include "comm/transports/reduce.hpp"
 #include "kernels/error.hpp"
+#ifdef LOCKSTEP_HAVE_MPI
+#include <mpi.h>
+#endif
 
 using namespace lockstep;
 using namespace lockstep::comm;
+
+#ifdef LOCKSTEP_HAVE_MPI
+static bool memory_ends = false;
+
+// In place of the library's.
+extern "C" int MPI_Win_allocate_shared(MPI_Aint bytes, int unit, MPI_Info info, MPI_Comm comm, void* base,
+                                       MPI_Win* window) {
+  return memory_ends ? MPI_ERR_NO_MEM : PMPI_Win_allocate_shared(bytes, unit, info, comm, base, window);
+}
+#endif
 
 namespace {
 
@@ -271,6 +284,51 @@ TEST(Allreduce, BroadcastCopiesRankZero) {
           EXPECT_EQ(values(std::size_t(i)), exact_value<float>(0, i, 5)) << setting.name;
         EXPECT_TRUE(buffer.guards_intact());
       }
+    }
+  }
+}
+
+// A broadcast and the probes' exchange are schedules, too, but no sums.
+TEST(Allreduce, TakesNoNamesButThoseOfAllreduces) {
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    for (char const* name : {"broadcast", "exchange", ""}) {
+      EXPECT_THROW(wrong_elements<float>(world, name, Op::sum, 10, true, 0, 1), Error) << name;
+      EXPECT_THROW(world.prepare<float>(name, Op::sum, 10), Error) << name;
+    }
+  }
+}
+
+#ifdef LOCKSTEP_HAVE_MPI
+// After more memory was asked for than there is, calls that were prepared before go on.
+TEST(Allreduce, GoesOnWhereMemoryEnds) {
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    if (world.transport() != "shared memory") continue;
+    EXPECT_EQ(wrong_elements<float>(world, "ring", Op::sum, 100, true, 0, 1), 0);
+    memory_ends = true;
+    EXPECT_THROW(world.prepare<float>("ring", Op::sum, 4000000), Error);
+    memory_ends = false;
+    EXPECT_EQ(wrong_elements<float>(world, "ring", Op::sum, 100, true, 0, 1), 0);
+  }
+}
+#endif
+
+// Up to 8 KiB in shared memory every process reads all vectors; beyond, ranks share the work.
+TEST(Allreduce, TrafficOfTheOnePass) {
+  for (auto const& setting : settings()) {
+    Communicator world(std::vector<Space>(std::size_t(setting.devices)), setting.options);
+    if (world.transport() != "shared memory") continue;
+    std::int64_t const others = world.size() - 1, local = world.local_size();
+    for (std::int64_t const count : {1200, 1200 * world.processes()}) {
+      bool const inlined   = count * 4 <= 8192;
+      Traffic const before = world.traffic();
+      EXPECT_EQ(wrong_elements<float>(world, "fused", Op::sum, count, true, 0, 1), 0);
+      Traffic const after      = world.traffic();
+      std::int64_t const share = inlined ? 4 * count : 4 * count / world.processes();
+      EXPECT_EQ(after.bytes_sent - before.bytes_sent, (inlined ? local : 2) * others * share) << count;
+      EXPECT_EQ(after.messages_sent - before.messages_sent, (inlined ? 1 : 2) * others * local) << count;
+      EXPECT_EQ(after.bytes_reduced - before.bytes_reduced, others * share) << count;
     }
   }
 }

@@ -2,6 +2,8 @@
 // Ranks that allreduce in turns until rank 2 misbehaves in the way named on the command line; see fault_test.cpp.
 // Prints when that is, by the clock that the processes of a machine share.
 // fault_program FAULT TRANSPORT ALGORITHM TIMEOUT
+#include <mpi.h>
+
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +19,27 @@
 using namespace lockstep;
 using namespace lockstep::comm;
 
+namespace {
+
+bool stops_at_the_end = false;
+
+void say_when() {
+  std::printf("fault at %.6f\n",
+              std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+// In place of the library's: all ranks free what they share when the communicator ends.
+extern "C" int MPI_Win_free(MPI_Win* window) {
+  if (stops_at_the_end) {
+    say_when();
+    std::raise(SIGSTOP);
+  }
+  return PMPI_Win_free(window);
+}
+
 int main(int argc, char** argv) {
   if (argc != 5) return 2;
   std::string const fault = argv[1], transport = argv[2], algorithm = argv[3];
@@ -31,9 +54,8 @@ int main(int argc, char** argv) {
     bool const culprit = world.process() == 2;
     for (int round = 0; round < 100; ++round) {
       if (round == 50 && culprit) {
-        std::printf("fault at %.6f\n",
-                    std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
-        std::fflush(stdout);
+        stops_at_the_end = fault == "stop-at-end";
+        if (!stops_at_the_end) say_when();
         // MPICH's launcher looks for dead processes whenever it has passed on output: not this line's.
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         if (fault == "die" || fault == "die-unawaited") std::raise(SIGKILL);
@@ -47,10 +69,10 @@ int main(int argc, char** argv) {
       if (round == 50 && fault == "die-unawaited") std::this_thread::sleep_for(std::chrono::seconds(60));
       world.allreduce(algorithm, Op::sum, buffer);
     }
-    std::printf("finished\n");
   } catch (Error const& error) {
     std::cerr << "lockstep: " << error.what() << std::endl;
     return int(error.code());
   }
+  std::printf("finished\n");
   return 0;
 }

@@ -100,8 +100,8 @@ TEST_P(Fault, EndsTheJobInTimeAndNamesTheRank) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, Fault,
-                         testing::Combine(testing::Values("die", "stop", "sleep", "leave", "length", "checked-length",
-                                                          "operation", "algorithm"),
+                         testing::Combine(testing::Values("die", "stop", "stop-at-end", "sleep", "leave", "length",
+                                                          "checked-length", "operation", "algorithm"),
                                           testing::Values("messages", "memory"), testing::Values("ring")),
                          [](auto const& info) {
                            std::string name = std::string(std::get<0>(info.param)) + "_" + std::get<1>(info.param);
