@@ -342,7 +342,9 @@ class Sweep {
     row.elements_sent_max     = busiest.sent;
     row.elements_received_max = busiest.received;
     row.elements_reduced_max  = busiest.reduced;
-    row.messages_max          = busiest.messages_sent;
+    comm::NetworkModel latencies;
+    for (auto& link : latencies.link) link.alpha = 1;
+    row.latencies = comm::predict(m_schedule, request(row.count), int(bytes_of(row.type)), latencies).latency;
   }
 
   // Inputs whose sums round. Up to 512 elements at both ends of every chunk are compared with the association that the

@@ -54,7 +54,8 @@ struct BenchmarkRow {
   bool is_schedule = false, proved = false;
   std::uint64_t schedule_hash = 0, order_id = 0;
   std::int64_t steps = 0, transfers = 0, orders = 0, chunks = 0;
-  std::int64_t elements_sent_max = 0, elements_received_max = 0, elements_reduced_max = 0, messages_max = 0;
+  std::int64_t elements_sent_max = 0, elements_received_max = 0, elements_reduced_max = 0;
+  double latencies = 0;  // of messages, one after another
 
   bool right() const {
     return out_of_place.wrong == 0 && in_place.wrong == 0 && rounding_wrong <= 0 && same_bits && guards_intact;

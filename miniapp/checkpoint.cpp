@@ -138,15 +138,17 @@ TrainingState extract(std::string const& path, TensorFile const& file, Network c
 
 }  // namespace
 
-void prepare_checkpoint_folder(std::string const& folder, bool resume) {
+void prepare_checkpoint_folder(std::string const& folder, std::string const& resume) {
   std::error_code code;
   fs::create_directories(folder, code);
   LOCKSTEP_THROW_IF(code || !fs::is_directory(folder), ExitCode::usage,
                     folder + ": is no folder for checkpoints and cannot be made one: " + code.message());
-  auto const found = list_checkpoints(folder);
-  LOCKSTEP_THROW_IF(!resume && !found.empty(), ExitCode::usage,
+  auto const found        = list_checkpoints(folder);
+  auto const source       = fs::is_directory(resume, code) ? fs::path(resume) : fs::path(resume).parent_path();
+  bool const is_continued = !resume.empty() && fs::equivalent(source.empty() ? "." : source, folder, code);
+  LOCKSTEP_THROW_IF(!is_continued && !found.empty(), ExitCode::usage,
                     folder + ": holds " + std::to_string(found.size()) +
-                        " checkpoints of an earlier run, expected none; continue it with --resume " + folder +
+                        " checkpoints of another run, expected none; continue it with --resume " + folder +
                         " or give another folder");
 }
 

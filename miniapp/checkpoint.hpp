@@ -11,7 +11,7 @@
 namespace lockstep {
 
 // What a run's bits depend on besides the state, as text: "batch" = "256". Devices, processes, threads and the
-// allreduce algorithm are none of them: a checkpoint may be continued on others.
+// allreduce algorithm are none of them: a checkpoint may be continued on others, to the same bits in exact mode.
 struct RunSetting {
   std::string name, value;
 };
@@ -27,9 +27,9 @@ struct Checkpoint {
   TrainingState state;
 };
 
-// Creates the folder if need be. Throws Error (usage) if it holds checkpoints and the run does not resume: they would
-// mix with the new run's.
-void prepare_checkpoint_folder(std::string const& folder, bool resume);
+// Creates the folder if need be. Throws Error (usage) if it holds checkpoints of another run than the one that resumes
+// from `resume`, this folder or a file in it (empty: none does): those of this run would take their places.
+void prepare_checkpoint_folder(std::string const& folder, std::string const& resume);
 
 // Writes folder/step-NNNNNNNN.safetensors at once or not at all, then removes all checkpoints but this and the one
 // before. Returns the path. Throws Error (environment), older checkpoints are then still there.

@@ -10,6 +10,7 @@
 
 #include "kernels/error.hpp"
 #include "kernels/kokkos_compat.hpp"
+#include "miniapp/report.hpp"
 
 namespace lockstep {
 namespace {
@@ -225,8 +226,8 @@ Profiler::~Profiler() {
   Impl::active = nullptr;
 }
 
-void Profiler::start(Runtime const& runtime) {
-  gather_text(runtime, "");
+void Profiler::start(comm::Communicator& world) {
+  world.barrier();
   m_impl->origin = now_ns();
 }
 
@@ -247,12 +248,12 @@ std::vector<Timer> Profiler::timers() const {
   return all;
 }
 
-Json Profiler::timeline(Runtime const& runtime) const {
+Json Profiler::timeline(comm::Communicator& world) const {
   Json own = Json::array();
-  m_impl->main.add_events(runtime.process(), m_impl->origin, false, own);
-  m_impl->side.add_events(runtime.process(), m_impl->origin, true, own);
+  m_impl->main.add_events(world.process(), m_impl->origin, false, own);
+  m_impl->side.add_events(world.process(), m_impl->origin, true, own);
   Json mine          = {{"events", own}, {"dropped", m_impl->main.dropped + m_impl->side.dropped}};
-  auto const texts   = gather_text(runtime, mine.dump());
+  auto const texts   = world.gather(as_text(mine));
   Json events        = Json::array();
   std::int64_t drops = 0;
   for (auto const& text : texts) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "miniapp/runtime.hpp"
+#include "comm/communicator.hpp"
 
 namespace lockstep {
 
@@ -33,11 +33,11 @@ class Profiler {
   std::vector<Timer> timers() const;
 
   // Collective: clocks of all processes start here.
-  void start(Runtime const& runtime);
+  void start(comm::Communicator& world);
 
   // Collective. On the root a timeline of all processes in Chrome's trace format (chrome://tracing, ui.perfetto.dev): a
   // process of it is a process, a track of it is the host or a device. Times in microseconds.
-  nlohmann::ordered_json timeline(Runtime const& runtime) const;
+  nlohmann::ordered_json timeline(comm::Communicator& world) const;
 
  private:
   struct Impl;

@@ -52,11 +52,16 @@ void write_text(std::string const& path, std::string const& text, bool force, st
   file.close();
   std::error_code error;
   if (file) std::filesystem::rename(temporary, path, error);
+  if (!file || error) std::remove(temporary.c_str());
   LOCKSTEP_THROW_IF(!file || error, ExitCode::environment, option + " " + path + ": could not be written");
 }
 
+std::string as_text(nlohmann::ordered_json const& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void write_json(std::string const& path, nlohmann::ordered_json const& record, bool force, std::string const& option) {
-  write_text(path, record.dump(2) + '\n', force, option);  // the library writes NaN and Inf as null
+  write_text(path, as_text(record, 2) + '\n', force, option);
 }
 
 }  // namespace lockstep

@@ -100,10 +100,21 @@ std::string describe_gpus(Runtime const& runtime, std::vector<int> const& own, s
   for (int const gpu : own)
     mine += (mine.empty() ? "GPU " : ", GPU ") + std::to_string(gpu) + " (" + gpus[std::size_t(gpu)].name + ", " +
             gpus[std::size_t(gpu)].bus + ")";
-  auto const texts = gather_text(runtime, mine);
+  std::vector<std::array<char, 512>> texts(static_cast<std::size_t>(runtime.processes()));
+  auto own_text = texts[0];
+  own_text.fill(0);
+  mine.copy(own_text.data(), own_text.size() - 1);
+#ifdef LOCKSTEP_HAVE_MPI
+  check_mpi(MPI_Gather(own_text.data(), int(own_text.size()), MPI_CHAR, texts.data(), int(own_text.size()), MPI_CHAR, 0,
+                       MPI_COMM_WORLD),
+            "MPI_Gather");
+#else
+  texts[0] = own_text;
+#endif
+  if (!runtime.is_root()) return "";
   std::string all;
   for (std::size_t p = 0; p < std::min(most, texts.size()); ++p)
-    all += (p ? "; process " : "process ") + std::to_string(p) + ": " + texts[p];
+    all += (p ? "; process " : "process ") + std::to_string(p) + ": " + texts[p].data();
   return all + (texts.size() > most ? "; ..." : "");
 }
 
@@ -194,35 +205,6 @@ ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const
   MPI_Abort(MPI_COMM_WORLD, int(code));
 #endif
   return code;
-}
-
-std::vector<std::string> gather_text(Runtime const& runtime, std::string const& mine) {
-  if (runtime.processes() == 1) return {mine};
-  std::vector<std::string> texts;
-#ifdef LOCKSTEP_HAVE_MPI
-  auto const processes = std::size_t(runtime.processes());
-  long long const size = static_cast<long long>(mine.size());
-  std::vector<long long> sizes(processes);
-  check_mpi(MPI_Allgather(&size, 1, MPI_LONG_LONG, sizes.data(), 1, MPI_LONG_LONG, MPI_COMM_WORLD), "MPI_Allgather");
-  std::vector<int> counts(processes), places(processes);
-  long long total = 0;
-  for (std::size_t p = 0; p < processes; ++p) {
-    LOCKSTEP_THROW_IF(total + sizes[p] > std::numeric_limits<int>::max(), ExitCode::environment,
-                      "texts of all processes have more than " + std::to_string(std::numeric_limits<int>::max()) +
-                          " bytes; expected less: record fewer steps");
-    counts[p] = int(sizes[p]);
-    places[p] = int(total);
-    total += sizes[p];
-  }
-  std::string all(runtime.is_root() ? std::size_t(total) : 0, ' ');
-  check_mpi(MPI_Gatherv(mine.data(), int(size), MPI_CHAR, all.data(), counts.data(), places.data(), MPI_CHAR, 0,
-                        MPI_COMM_WORLD),
-            "MPI_Gatherv");
-  if (runtime.is_root())
-    for (std::size_t p = 0; p < processes; ++p)
-      texts.push_back(all.substr(std::size_t(places[p]), std::size_t(counts[p])));
-#endif
-  return texts;
 }
 
 int launcher_rank() {

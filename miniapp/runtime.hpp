@@ -42,9 +42,6 @@ class Runtime {
 // and the job aborted with its exit code; rank 0 goes first, so that what befalls all alike is printed once.
 ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body);
 
-// Collective. On the root every process's text, in process order; elsewhere nothing.
-std::vector<std::string> gather_text(Runtime const& runtime, std::string const& mine);
-
 // This process's number in the job as its launcher says, before MPI is up; 0 without one.
 int launcher_rank();
 

@@ -68,19 +68,28 @@ TensorLayout layout_of(Network const& network, bool with_loss) {
   return layout;
 }
 
-std::string describe(TrainerOptions const& options, Network const& network, Dataset const& train, Dataset const& test) {
-  std::ostringstream text;
-  text << options.batch << ' ' << options.learning_rate.text() << ' ' << options.seed << ' ' << int(options.reduction)
-       << ' ' << options.allreduce << ' ' << options.bucket_bytes << ' ' << options.overlap << ' ' << options.accumulate
-       << ' ' << int(options.conv) << ' ' << train.count << ' ' << train.sha256 << ' ' << test.count << ' '
-       << test.sha256;
-  for (auto const& tensor : network.tensors) text << ' ' << tensor.name << ' ' << tensor.count;
-  for (double weight : options.weights) text << ' ' << std::hexfloat << weight;
-  return text.str();
-}
-
-std::uint64_t hash_of(std::string const& text) {
-  return std::stoull(sha256(text.data(), text.size()).substr(0, 16), nullptr, 16);
+// What the processes' runs must agree on, with its name.
+std::vector<std::pair<char const*, std::string>> common_settings(TrainerOptions const& options, Network const& network,
+                                                                 Dataset const& train, Dataset const& test) {
+  std::ostringstream layers, weights;
+  for (auto const& tensor : network.tensors) layers << tensor.name << " (" << tensor.count << ") ";
+  for (double weight : options.weights)
+    weights << weight << std::hexfloat << " (" << weight << std::defaultfloat << ") ";
+  auto const data = [](Dataset const& set) { return std::to_string(set.count) + " images, SHA-256 " + set.sha256; };
+  return {{"the network", layers.str()},
+          {"the batch", std::to_string(options.batch)},
+          {"the learning rate", options.learning_rate.text()},
+          {"the seed", std::to_string(options.seed)},
+          {"the reduction", options.reduction == Reduction::exact ? "exact" : "float"},
+          {"the convolution", options.conv == Conv::direct ? "direct" : "gemm"},
+          {"the allreduce algorithm", options.allreduce},
+          {"the size of buckets", std::to_string(options.bucket_bytes)},
+          {"overlap", options.overlap ? "on" : "off"},
+          {"the number of micro-batches", std::to_string(options.accumulate)},
+          {"graph", options.graph ? "on" : "off"},
+          {"the list of weights", weights.str()},
+          {"the training set", data(train)},
+          {"the test set", data(test)}};
 }
 
 }  // namespace
@@ -156,7 +165,7 @@ struct Trainer::Impl {
                             std::to_string(network.input.width));
     LOCKSTEP_THROW_IF(options.bucket_bytes < 0, ExitCode::usage,
                       "buckets of " + std::to_string(options.bucket_bytes) + " bytes; expected 0 or more");
-    communicator.agree("options and data sets", hash_of(describe(options, network, train, test)));
+    for (auto const& [what, value] : common_settings(options, network, train, test)) communicator.agree(what, value);
     if (options.graph) check_graph();
 
     buckets = make_buckets(network, options.bucket_bytes);
@@ -347,6 +356,7 @@ struct Trainer::Impl {
 
   StepResult advance() {
     ScopedRegion const region("lockstep::trainer::step");
+    communicator.set_stage("training step " + std::to_string(step + 1));
     double const communicated = communicator.seconds();
     waited                    = 0;
     shuffle(step / steps_per_epoch());
@@ -549,10 +559,10 @@ struct Trainer::Impl {
   void refuse_not_finite() const { refuse_not_finite(copy_out(devices[0].space, devices[0].exponents)); }
   void refuse_not_finite(std::vector<std::int64_t> const& codes) const {
     for (std::size_t t = 0; t < codes.size(); ++t)
-      LOCKSTEP_THROW_IF(codes[t] >= exponent_not_finite, ExitCode::wrong_result,
-                        "step " + std::to_string(step + 1) + ": " +
-                            (t < network.tensors.size() ? "the gradient of " + network.tensors[t].name : "the loss") +
-                            " is not finite");
+      if (codes[t] >= exponent_not_finite)
+        throw NotFinite("step " + std::to_string(step + 1) + ": " +
+                        (t < network.tensors.size() ? "the gradient of " + network.tensors[t].name : "the loss") +
+                        " is not finite");
   }
 
   void compare_replicas() {
@@ -592,6 +602,7 @@ struct Trainer::Impl {
 
   std::int64_t count_correct() {
     ScopedRegion const region("lockstep::trainer::evaluate");
+    communicator.set_stage("the evaluation");
     for (std::size_t local = 0; local < devices.size(); ++local) {
       auto& device     = devices[local];
       auto const track = region_of(local);

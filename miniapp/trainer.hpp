@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.hpp"
+#include "kernels/error.hpp"
 #include "kernels/types.hpp"
 #include "miniapp/buckets.hpp"
 #include "miniapp/data/dataset.hpp"
@@ -27,7 +28,7 @@ struct TrainerOptions {
   LearningRate learning_rate;
   std::uint64_t seed    = 1;
   Reduction reduction   = Reduction::exact;
-  std::string allreduce = "ring";  // a name from comm::algorithm_names()
+  std::string allreduce = "ring";  // one of Communicator::algorithms(), or auto with its table set
   // Gradients are reduced in buckets of about so many bytes, see buckets.hpp; 0: all at once, 1: one tensor a call.
   std::int64_t bucket_bytes = 0;
   // Buckets are reduced by a thread of their own while backward goes on. Takes memory for the activations of a
@@ -60,6 +61,12 @@ struct Divergence {
   std::string ranks;  // those that differ from rank 0
 };
 
+// A gradient or the loss is NaN or Inf: thrown on all ranks alike, with the parameters as before the step.
+class NotFinite : public Error {
+ public:
+  explicit NotFinite(std::string const& message) : Error(ExitCode::wrong_result, message) {}
+};
+
 class Trainer {
  public:
   // Collective. Draws the parameters on rank 0 - weights normal(0, 0.01), biases 0 - and gives them to all. Throws
@@ -78,8 +85,7 @@ class Trainer {
   std::string const& overlap_notice() const;
 
   // Collective. One minibatch: the epoch's order is a function of (seed, epoch) alone, the last minibatch of an epoch
-  // may be short, its gradient is still a mean over its own images. Throws Error (wrong_result) naming step and tensor,
-  // on all ranks alike, when a gradient or the loss is not finite; the parameters are then those before the step.
+  // may be short, its gradient is still a mean over its own images. Throws NotFinite naming step and tensor.
   StepResult advance();
 
   // Compared after every step by 64-bit fingerprints of each tensor; the same verdict on all ranks.

@@ -6,6 +6,7 @@
 
 #include "comm/algorithms.hpp"
 #include "comm/prove.hpp"
+#include "comm/transports/reduce.hpp"
 #include "verify/check.hpp"
 #include "verify/compare.hpp"
 #include "verify/transfer.hpp"
@@ -73,7 +74,7 @@ Outcome check_exact(Context const& context, comm::Communicator& world, std::stri
   auto const buffers = guarded<T>(world, count, whole, element<T>);
   call(context, world, algorithm, op, buffers);
   std::string const what = algorithm + ", k = " + std::to_string(world.size()) + ", " + std::to_string(count) + " " +
-                           type_name<T>() + (op == comm::Op::sum ? ", sum" : ", max") + ", rank ";
+                           type_name<T>() + ", " + comm::name_of(op) + ", rank ";
   for (int local = 0; local < world.local_size(); ++local) {
     std::string const where    = what + std::to_string(world.rank(local)) + ": ";
     std::vector<T> const found = to_host(world.instance(local), whole[std::size_t(local)]);

@@ -232,8 +232,8 @@ ExitCode run(Arguments const& arguments) {
   in_range("--threads", settings.threads, 0, 4096);
   auto const checks = chosen(settings.faults ? fault_checks() : all_checks(), settings.only);
   planted(settings.plant);
-  check_json_target(settings.json, settings.force);
-  check_json_target(settings.junit, settings.force, "--junit");
+  LOCKSTEP_THROW_IF(settings.junit == "-" && settings.json == "-", ExitCode::usage,
+                    "--junit -; expected a file, with --json -");
 
   // Thousands of tiny kernels: a second thread would cost more than it gives.
   if (settings.faults && settings.threads == 0) settings.threads = 1;
@@ -241,6 +241,10 @@ ExitCode run(Arguments const& arguments) {
     LOCKSTEP_THROW_IF((settings.faults || !settings.plant.empty()) && runtime.processes() > 1, ExitCode::usage,
                       "faults planted in " + std::to_string(runtime.processes()) +
                           " processes; expected one, for its devices' shared state");
+    if (runtime.is_root()) {
+      check_json_target(settings.json, settings.force);
+      check_json_target(settings.junit, settings.force, "--junit");
+    }
     return Run(settings, runtime, checks).execute();
   });
 }

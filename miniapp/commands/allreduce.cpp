@@ -9,6 +9,7 @@
 #include "comm/algorithms.hpp"
 #include "comm/communicator.hpp"
 #include "comm/probe.hpp"
+#include "comm/transports/reduce.hpp"
 #include "kernels/median.hpp"
 #include "miniapp/allreduce_benchmark.hpp"
 #include "miniapp/commands/command.hpp"
@@ -98,9 +99,12 @@ void check(Settings& s) {
   in_range("--factor", s.factor, 2, 1 << 20);
   LOCKSTEP_THROW_IF(step > 0 && (high - low) / step > 10000, ExitCode::usage,
                     "--step-bytes " + s.step_bytes + " makes more than 10000 sizes; expected a larger step");
-  for (std::int64_t size = low; size <= high;
-       size              = step > 0 ? size + step : std::max<std::int64_t>(size, 1) * s.factor)
+  for (std::int64_t size = low;;) {
     b.sizes.push_back(size);
+    // Before it is made: sizes go up to what 64 bits hold.
+    if (step > 0 ? size > high - step : std::max<std::int64_t>(size, 1) > high / s.factor) break;
+    size = step > 0 ? size + step : std::max<std::int64_t>(size, 1) * s.factor;
+  }
   b.samples    = int(in_range("--iters", s.samples, 1, 1000000));
   b.warm_up    = int(in_range("--warmup", s.warm_up, 1, 1000000));
   b.check      = is_on("--check", s.check);
@@ -132,7 +136,6 @@ void check(Settings& s) {
   c.host_staging       = s.host_staging;
   c.max_message_bytes  = in_range("--max-message-bytes", s.max_message, 1, (std::int64_t(1) << 31) - 1);
   c.processes_per_node = int(in_range("--processes-per-node", s.nodes_of, 0, 1 << 20));
-  check_json_target(s.json, s.force);
 }
 
 class Run {
@@ -177,6 +180,7 @@ class Run {
     say("# %-22s: %s; one rank copies %.1f GB/s, adds %.1f GB/s (read and written)\n", "one step",
         seconds_text(probe.step_seconds()).c_str(), probe.copy_rate() * 1e-9, probe.add_rate() * 1e-9);
     for (auto const& point : probe.points()) {
+      if (m_world.size() == 1) continue;  // nobody to exchange with
       if (probe.is_memory())
         say("# %-22s: update %s (fastest %s), add %s, copy %s; one rank adds %s, copies %s\n",
             ("memory at " + bytes_text(double(point.bytes))).c_str(),
@@ -228,7 +232,7 @@ class Run {
     if (row.bound.max() > 0)
       std::snprintf(share, sizeof share, "%.0f%s", 100 * row.share_of_bound(), row.bound_over_median() > 1 ? "!" : "");
     say("  %10lld %12lld %6s %5s %4d %s %s  %-18s %10s %6s %-7s %5s %4s %10.2f %10.2f\n",
-        static_cast<long long>(row.bytes), static_cast<long long>(row.count), name(row.type), op_name(row.op), -1,
+        static_cast<long long>(row.bytes), static_cast<long long>(row.count), name(row.type), comm::name_of(row.op), -1,
         timing(row, row.out_of_place).c_str(), timing(row, row.in_place).c_str(), row.algorithm.c_str(), predicted,
         share, row.bound.max() > 0 ? comm::name(row.bound.largest()) : "-",
         !m_options.check || row.rounding_wrong < 0 ? "N/A" : std::to_string(row.rounding_wrong).c_str(),
@@ -237,8 +241,6 @@ class Run {
                          : "NO",
         row.best().min, row.best().p99);
   }
-
-  static char const* op_name(comm::Op op) { return op == comm::Op::sum ? "sum" : op == comm::Op::max ? "max" : "min"; }
 
   ExitCode finish(comm::Probe const& probe, std::vector<BenchmarkRow> const& rows) const {
     std::int64_t wrong = 0, damaged = 0, unequal = 0;
@@ -291,17 +293,19 @@ class Run {
     return exit_code;
   }
 
-  static Json calibration(comm::Probe const& probe) {
+  Json calibration(comm::Probe const& probe) const {
     Json points         = Json::array();
     auto const measured = [](double seconds) { return seconds > 0 ? Json(seconds * 1e6) : Json(); };
+    // One rank has nobody to add from.
+    auto const exchanged = [&](double seconds) { return measured(m_world.size() > 1 ? seconds : 0); };
     for (auto const& point : probe.points())
       points.push_back({{"bytes", point.bytes},
                         {"update_us", measured(point.update)},
                         {"fastest_us", measured(point.fastest)},
-                        {"add_us", measured(point.add)},
-                        {"copy_us", measured(point.copy)},
-                        {"add_alone_us", measured(point.add_alone)},
-                        {"copy_alone_us", measured(point.copy_alone)}});
+                        {"add_us", exchanged(point.add)},
+                        {"copy_us", exchanged(point.copy)},
+                        {"add_alone_us", exchanged(point.add_alone)},
+                        {"copy_alone_us", exchanged(point.copy_alone)}});
     auto const network    = probe.network(probe.points().back().bytes);
     Json calibration      = {{"alpha_us", probe.step_seconds() * 1e6},
                              {"beta_s_per_byte", probe.is_memory() ? Json() : Json(network.link[0].beta)},
@@ -347,7 +351,7 @@ class Run {
     result["transport"]        = m_world.transport();
     result["ranks"]            = m_world.size();
     result["dtype"]            = name(row.type);
-    result["op"]               = op_name(row.op);
+    result["op"]               = comm::name_of(row.op);
     result["in_place"]         = row.in_place.measured;
     result["count"]            = row.count;
     result["bytes"]            = row.bytes;
@@ -362,7 +366,7 @@ class Run {
     double const predicted = row.predicted.sum() * 1e6;
     result["model"] =
         row.has_prediction
-            ? Json{{"alpha_terms", row.is_schedule ? Json(row.messages_max) : Json()},
+            ? Json{{"alpha_terms", row.is_schedule ? Json(row.latencies) : Json()},
                    {"bytes_sent_max", row.is_schedule ? Json(row.elements_sent_max * item) : Json()},
                    {"bytes_recv_max", row.is_schedule ? Json(row.elements_received_max * item) : Json()},
                    {"reduced_bytes_max", row.is_schedule ? Json(row.elements_reduced_max * item) : Json()},
@@ -401,7 +405,10 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(allreduce_command, describe(settings), arguments, values)) return ExitCode::success;
   check(settings);
-  return with_runtime(int(settings.threads), [&](Runtime const& runtime) { return Run(settings, runtime).execute(); });
+  return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
+    if (runtime.is_root()) check_json_target(settings.json, settings.force);
+    return Run(settings, runtime).execute();
+  });
 }
 
 }  // namespace

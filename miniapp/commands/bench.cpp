@@ -28,9 +28,9 @@ ExitCode run(Arguments const& all) {
   in_range("--threads", threads, 0, 4096);
   in_range("--samples", samples, 1, 10000);
   auto const convs = convs_of(conv);
-  check_json_target(json, force);
   return with_runtime(int(threads), [&](Runtime const& runtime) {
     if (!runtime.is_root()) return ExitCode::success;
+    check_json_target(json, force);
     auto record      = new_record("bench", runtime);
     record["result"] = kernel_table(Space(), int(samples), convs, json == "-" ? std::cerr : std::cout);
     write_json(json, record, force);

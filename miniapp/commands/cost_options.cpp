@@ -117,8 +117,9 @@ comm::SharedMemoryModel CostOptions::memory(comm::ScheduleRequest const& request
 }
 
 comm::Seconds CostOptions::predict(std::string_view algorithm, comm::ScheduleRequest const& request) const {
-  return is_network() ? comm::predict(algorithm, request, element_bytes(), network(request))
-                      : comm::predict(algorithm, request, element_bytes(), memory(request));
+  if (m_probe) return m_probe->predict(algorithm, request, element_bytes());
+  return is_network() ? comm::predict(algorithm, request, element_bytes(), m_network)
+                      : comm::predict(algorithm, request, element_bytes(), m_memory);
 }
 
 comm::Seconds CostOptions::predict(comm::Schedule const& schedule, comm::ScheduleRequest const& request) const {
@@ -127,12 +128,14 @@ comm::Seconds CostOptions::predict(comm::Schedule const& schedule, comm::Schedul
 }
 
 comm::Seconds CostOptions::predict_fused(comm::ScheduleRequest const& request) const {
-  return comm::predict_fused(request, element_bytes(), memory(request));
+  if (m_probe) return m_probe->predict("fused", request, element_bytes());
+  return comm::predict_fused(request, element_bytes(), m_memory);
 }
 
 comm::Seconds CostOptions::lower_bounds(comm::ScheduleRequest const& request) const {
-  return is_network() ? comm::lower_bounds(request, element_bytes(), network(request))
-                      : comm::lower_bounds(request, element_bytes(), memory(request));
+  if (m_probe) return m_probe->bounds(request, element_bytes());
+  return is_network() ? comm::lower_bounds(request, element_bytes(), m_network)
+                      : comm::lower_bounds(request, element_bytes(), m_memory);
 }
 
 std::string CostOptions::text() const {

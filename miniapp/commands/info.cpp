@@ -76,8 +76,10 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(info_command, options, arguments, values)) return ExitCode::success;
   in_range("--threads", settings.threads, 0, 4096);
-  check_json_target(settings.json, settings.force);
-  return with_runtime(int(settings.threads), [&](Runtime const& runtime) { return report(settings, runtime); });
+  return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
+    if (runtime.is_root()) check_json_target(settings.json, settings.force);
+    return report(settings, runtime);
+  });
 }
 
 }  // namespace

@@ -144,10 +144,10 @@ ExitCode run(Arguments const& arguments) {
   LOCKSTEP_THROW_IF(!(factor >= 1.01 && factor <= 1e12), ExitCode::usage,
                     "--factor " + std::to_string(factor) + "; expected 1.01 to 1e12");
   in_range("--devices", devices, 0, 64);
-  check_json_target(json, force);
   cost.request(ranks, 0);
 
   Runtime const runtime;
+  if (runtime.is_root()) check_json_target(json, force);
   std::optional<comm::Probe> probe;
   std::string measured;
   if (fit) {

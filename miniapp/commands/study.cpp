@@ -37,6 +37,9 @@ void StudyOptions::check() const {
   in_range("--threads", threads, 0, 4096);
   in_range("--train-images", train_images, 0, most);
   in_range("--test-images", test_images, 0, most);
+}
+
+void StudyOptions::check_targets() const {
   check_json_target(json, force);
 }
 

@@ -28,6 +28,7 @@ class StudyOptions {
 
   // Reads the arguments; in the small form options that were not given have their small values. False: --help.
   bool parse(Command const& command, Arguments const& arguments);
+  void check_targets() const;  // of the files to be written, on the root: Error (usage)
   TrainTest load() const { return load_dataset(data, train_images, test_images); }
 
  protected:
@@ -115,7 +116,10 @@ ExitCode run_study(Command const& command, Arguments const& arguments, Body cons
   Options options;
   if (!options.parse(command, arguments)) return ExitCode::success;
   options.check();
-  return with_runtime(int(options.threads), [&](Runtime const& runtime) { return body(options, runtime); });
+  return with_runtime(int(options.threads), [&](Runtime const& runtime) {
+    if (runtime.is_root()) options.check_targets();
+    return body(options, runtime);
+  });
 }
 
 }  // namespace lockstep

@@ -89,6 +89,27 @@ class Folder {
   fs::path m_path;
 };
 
+std::string read(std::string const& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The process and its descendants.
+std::vector<pid_t> family(pid_t pid) {
+  std::vector<pid_t> all{pid};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::error_code ignored;  // it may have ended
+    // Launchers start processes from any of their threads.
+    for (auto const& thread : fs::directory_iterator("/proc/" + std::to_string(all[i]) + "/task", ignored)) {
+      std::istringstream children(read(thread.path().string() + "/children"));
+      for (pid_t child; children >> child;) all.push_back(child);
+    }
+  }
+  return all;
+}
+
 // A command with its standard error in a file.
 class Process {
  public:
@@ -106,6 +127,14 @@ class Process {
     execvp(arguments[0], arguments.data());
     _exit(127);
   }
+
+  ~Process() {
+    if (!is_running()) return;
+    for (pid_t pid : family(m_pid)) kill(pid, SIGKILL);
+    wait();
+  }
+  Process(Process const&)            = delete;
+  Process& operator=(Process const&) = delete;
 
   bool is_running() {
     if (m_ended) return false;
@@ -131,27 +160,6 @@ class Process {
   bool m_ended = false;
   int m_code   = 0;
 };
-
-std::string read(std::string const& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// The process and its descendants.
-std::vector<pid_t> family(pid_t pid) {
-  std::vector<pid_t> all{pid};
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    std::error_code ignored;  // it may have ended
-    // Launchers start processes from any of their threads.
-    for (auto const& thread : fs::directory_iterator("/proc/" + std::to_string(all[i]) + "/task", ignored)) {
-      std::istringstream children(read(thread.path().string() + "/children"));
-      for (pid_t child; children >> child;) all.push_back(child);
-    }
-  }
-  return all;
-}
 
 // The process of that rank, by what its launcher told it; -1 if there is none.
 pid_t find_rank(pid_t launcher, std::int64_t rank) {
@@ -356,6 +364,7 @@ ExitCode run(Arguments const& arguments) {
   Settings settings;
   if (!settings.parse(study_loss_command, arguments)) return ExitCode::success;
   settings.check();
+  settings.check_targets();
   return Loss(settings).execute();
 }
 

@@ -35,7 +35,7 @@ struct Settings : StudyOptions {
   }
   void check() {
     StudyOptions::check();
-    check_json_target(trace, force, "--trace");
+    LOCKSTEP_THROW_IF(trace == "-", ExitCode::usage, "--trace -; expected a file");
     LOCKSTEP_THROW_IF(parse_algorithms("--allreduce", allreduce).size() != 1, ExitCode::usage,
                       "--allreduce " + allreduce + "; expected one algorithm");
     sizes = parse_numbers("--bucket-bytes", buckets, 1, 1e12);
@@ -43,6 +43,10 @@ struct Settings : StudyOptions {
     in_range("--devices", devices, 1, 4096);
     in_range("--batch", batch, 1, most);
     in_range("--steps", steps, 2, most);
+  }
+  void check_targets() const {
+    StudyOptions::check_targets();
+    check_json_target(trace, force, "--trace");
   }
 };
 
@@ -124,7 +128,7 @@ class Overlap {
     std::unique_ptr<Profiler> profiler;
     if (trace) {
       profiler = std::make_unique<Profiler>(true);
-      profiler->start(m_runtime);
+      profiler->start(m_world);
     }
     std::vector<double> steps, communication, exposed;
     for (std::int64_t step = 0; step < m_settings.steps; ++step) {
@@ -134,7 +138,7 @@ class Overlap {
       exposed.push_back(result.exposed);
     }
     if (trace) {
-      auto const timeline = profiler->timeline(m_runtime);
+      auto const timeline = profiler->timeline(m_world);
       if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
     }
     Outcome outcome;
@@ -165,8 +169,8 @@ class Overlap {
         bool const gone_back = int(l) >= bucket.first_layer;
         done += multiply_adds(m_network.layers[l]) * (gone_back ? (l == 0 ? 2 : 3) : 1);
       }
-      double const seconds =
-          m_probe.predict(m_settings.allreduce, {m_world.size(), bucket.elements.size()}, sizeof(std::int64_t)).sum();
+      comm::ScheduleRequest const request{m_world.size(), bucket.elements.size(), m_world.ranks_per_node()};
+      double const seconds = m_probe.predict(m_settings.allreduce, request, sizeof(std::int64_t)).sum();
       outcome.predicted += seconds;
       end = std::max(end, outcome.overlaps ? alone * done / all : alone) + seconds;
     }

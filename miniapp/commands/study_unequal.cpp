@@ -123,22 +123,31 @@ class Unequal {
   Outcome run(double slow, std::vector<double> const& weights) {
     // Of gradients, by device and step.
     std::vector<std::vector<double>> seconds(std::size_t(m_world.local_size())), rates(seconds.size());
-    double start = 0, shards = 0;
+    // The trainer launches the gradients of one device after the other's: one's time ends where the next one's begins.
+    struct {
+      Space const* space = nullptr;  // null: none is being timed
+      int rank           = 0;
+      double start = 0, shards = 0;
+    } timed;
+    auto const end = [&] {
+      if (!timed.space) return;
+      fence(*timed.space, "lockstep::study::unequal");
+      double const own = comm::clock_seconds() - timed.start;
+      if (timed.rank == m_world.size() - 1)
+        std::this_thread::sleep_for(std::chrono::duration<double>((slow - 1) * own));
+      auto const local = std::size_t(timed.rank % m_world.local_size());
+      seconds[local].push_back(comm::clock_seconds() - timed.start);
+      rates[local].push_back(timed.shards / std::max(seconds[local].back(), 1e-9));
+      timed.space = nullptr;
+    };
     TrainerOptions options;
     options.batch   = m_settings.batch;
     options.weights = weights;
     options.hook    = [&](StepState& state) {
-      auto const local = std::size_t(state.rank % m_world.local_size());
+      if (state.stage == Stage::planned || state.stage == Stage::computed) end();
       if (state.stage == Stage::planned) {
         fence(state.space, "lockstep::study::unequal");
-        shards = double(state.interval->size());
-        start  = comm::clock_seconds();
-      } else if (state.stage == Stage::computed) {
-        fence(state.space, "lockstep::study::unequal");
-        double const own = comm::clock_seconds() - start;
-        if (state.rank == state.ranks - 1) std::this_thread::sleep_for(std::chrono::duration<double>((slow - 1) * own));
-        seconds[local].push_back(comm::clock_seconds() - start);
-        rates[local].push_back(shards / std::max(seconds[local].back(), 1e-9));
+        timed = {&state.space, state.rank, comm::clock_seconds(), double(state.interval->size())};
       }
     };
     Trainer trainer(m_world, Network::chapter(), m_data.train, m_data.test, options);

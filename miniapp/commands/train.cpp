@@ -160,9 +160,22 @@ void check(Settings& settings) {
   LOCKSTEP_THROW_IF(
       settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
       "--every " + std::to_string(settings.every) + " without --checkpoint; expected a folder to write to");
+  LOCKSTEP_THROW_IF(settings.trace == "-" && settings.json == "-", ExitCode::usage,
+                    "--trace -; expected a file, with --json -");
+  for (auto const& [option, file] :
+       {std::pair("--save", settings.save), std::pair("--save-allreduce-table", settings.save_table)})
+    LOCKSTEP_THROW_IF(file == "-", ExitCode::usage, std::string(option) + " -; expected a file");
+  for (auto const& [option, file] :
+       {std::pair("--allreduce-table ", settings.table), std::pair("--save-allreduce-table ", settings.save_table)})
+    LOCKSTEP_THROW_IF(!file.empty() && trainer.allreduce != "auto", ExitCode::usage,
+                      option + file + " with --allreduce " + trainer.allreduce + "; expected --allreduce auto");
+}
+
+void check_targets(Settings const& settings) {
   check_json_target(settings.json, settings.force);
   check_json_target(settings.trace, settings.force, "--trace");
   check_json_target(settings.save, settings.force, "--save");
+  check_json_target(settings.save_table, settings.force, "--save-allreduce-table");
 }
 
 class Clock {
@@ -178,7 +191,7 @@ class Run {
   Run(Settings const& settings, Runtime const& runtime)
       : m_settings(settings),
         m_runtime(runtime),
-        m_out(settings.json == "-" ? stderr : stdout),
+        m_out(settings.json == "-" || settings.trace == "-" ? stderr : stdout),
         m_data(load_dataset(settings.data, settings.train_images, settings.test_images)),
         m_communicator(runtime.instances(int(settings.devices)), communicator_options(settings)),
         m_trainer(with_table(m_communicator, settings), Network::chapter(), m_data.train, m_data.test,
@@ -188,12 +201,13 @@ class Run {
   ExitCode execute() {
     print_header();
     if (!m_settings.checkpoint.empty() && m_runtime.is_root())
-      prepare_checkpoint_folder(m_settings.checkpoint, !m_settings.resume.empty());
+      prepare_checkpoint_folder(m_settings.checkpoint, m_settings.resume);
     if (!m_settings.resume.empty()) resume();
+    m_first_step = m_trainer.step();
     say("epoch  train loss  test accuracy          seconds  images/s  communication  exposed\n");
     if (m_settings.timers || !m_settings.trace.empty()) {
       m_profiler = std::make_unique<Profiler>(!m_settings.trace.empty());
-      m_profiler->start(m_runtime);
+      m_profiler->start(m_communicator);
     }
     while (!done()) epoch();
     return finish();
@@ -227,7 +241,7 @@ class Run {
     std::int64_t const by_epochs = m_settings.epochs * m_trainer.steps_per_epoch();
     return m_settings.steps > 0 ? std::min(m_settings.steps, by_epochs) : by_epochs;
   }
-  bool done() const { return m_trainer.step() >= last_step(); }
+  bool done() const { return !m_failure.empty() || m_trainer.step() >= last_step(); }
 
   void print_header() {
     auto const& trainer = m_settings.trainer;
@@ -341,7 +355,13 @@ class Run {
     if (m_trainer.step() % per_epoch == 0) m_epoch_loss = 0;
     Clock const clock;
     while (!done() && m_trainer.step() < number * per_epoch) {
-      StepResult const step = m_trainer.advance();
+      StepResult step;
+      try {
+        step = m_trainer.advance();
+      } catch (NotFinite const& error) {
+        m_failure = error.what();
+        break;
+      }
       m_epoch_loss += step.loss * double(step.images);
       images += step.images;
       communication += step.communication;
@@ -355,6 +375,7 @@ class Run {
     }
     double const seconds = slowest(clock.seconds());
     if (progress) std::fprintf(stderr, "\r\033[K");
+    if (images == 0) return;
 
     m_correct             = m_trainer.count_correct();
     double const accuracy = share(m_correct, m_data.test.count), rate = double(images) / seconds;
@@ -405,17 +426,18 @@ class Run {
     std::int64_t const alone = m_trainer.count_correct_alone();
     auto const& divergence   = m_trainer.divergence();
     bool const counts_equal  = m_correct == alone;
-    bool const passed        = counts_equal && !divergence.found;
+    bool const passed        = m_failure.empty() && counts_equal && !divergence.found;
     double const rate        = m_seconds > 0 ? double(m_images) / m_seconds : 0;
     std::string const hash   = m_trainer.parameters_sha256();
 
-    std::string verdict = divergence.found
-                              ? "replicas differ first at step " + std::to_string(divergence.step) + " in " +
-                                    divergence.tensor + " on ranks " + divergence.ranks
-                              : std::to_string(m_communicator.size()) + " replicas equal at every one of " +
-                                    std::to_string(m_trainer.step()) + " steps";
+    std::string verdict = m_failure.empty() ? "" : m_failure + "; ";
+    verdict += divergence.found ? "replicas differ first at step " + std::to_string(divergence.step) + " in " +
+                                      divergence.tensor + " on ranks " + divergence.ranks
+                                : std::to_string(m_communicator.size()) + " replicas equal at every one of " +
+                                      std::to_string(m_trainer.step() - m_first_step) + " steps";
     verdict += "; test count " + std::to_string(m_correct) + (counts_equal ? " equal to" : " DIFFERS FROM") +
                " one device's " + std::to_string(alone);
+    if (m_settings.timers) report_timers();
     say("parameters sha256 : %s\n", hash.c_str());
     say("communication : %.3f s, of which %.3f s hidden behind compute and %.3f s exposed\n", m_communication,
         m_communication - m_exposed, m_exposed);
@@ -433,22 +455,22 @@ class Run {
     m_record["fom"]          = {{"value", rate}, {"unit", "images/s"}};
     m_record["verification"] = {
         {"passed", passed}, {"replicas_equal", !divergence.found}, {"counts_equal", counts_equal}, {"detail", verdict}};
-    if (m_profiler) report_profile();
+    if (!m_settings.trace.empty()) write_timeline();
     if (m_runtime.is_root() && !m_settings.save.empty())
       save_weights(m_settings.save, m_trainer.network(), m_trainer.parameters());
     if (m_runtime.is_root()) write_json(m_settings.json, m_record, m_settings.force);
     return passed ? ExitCode::success : ExitCode::wrong_result;
   }
 
-  void report_profile() {
+  void report_timers() {
     auto const timers = m_profiler->timers();
-    if (m_settings.timers) {
-      say("where the time of process 0 went:\n%s", as_table(timers).c_str());
-      say("kernel launches a step : %.1f\n", launches_of(timers, "lockstep::trainer::step"));
-      m_record["timers"] = as_json(timers);
-    }
-    if (m_settings.trace.empty()) return;
-    auto const timeline = m_profiler->timeline(m_runtime);
+    say("where the time of process 0 went:\n%s", as_table(timers).c_str());
+    say("kernel launches a step : %.1f\n", launches_of(timers, "lockstep::trainer::step"));
+    m_record["timers"] = as_json(timers);
+  }
+
+  void write_timeline() {
+    auto const timeline = m_profiler->timeline(m_communicator);
     if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
   }
 
@@ -461,6 +483,8 @@ class Run {
   Json m_record;
   std::unique_ptr<Profiler> m_profiler;
   std::vector<double> m_step_losses;
+  std::string m_failure;          // what ended training before its last step
+  std::int64_t m_first_step = 0;  // steps done when it began
   std::int64_t m_correct = 0, m_images = 0;
   double m_communication = 0, m_exposed = 0;  // seconds, in all steps
   double m_seconds = 0, m_epoch_loss = 0;     // m_epoch_loss: sum over the epoch's images so far
@@ -471,7 +495,10 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(train_command, describe(settings), arguments, values)) return ExitCode::success;
   check(settings);
-  return with_runtime(int(settings.threads), [&](Runtime const& runtime) { return Run(settings, runtime).execute(); });
+  return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
+    if (runtime.is_root()) check_targets(settings);
+    return Run(settings, runtime).execute();
+  });
 }
 
 }  // namespace

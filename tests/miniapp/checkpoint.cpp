@@ -145,17 +145,23 @@ TEST_F(Checkpoints, NothingToLoad) {
 
 TEST_F(Checkpoints, FoldersArePrepared) {
   std::string const folder = m_folder.path("a/b");
-  prepare_checkpoint_folder(folder, false);
+  prepare_checkpoint_folder(folder, "");
   EXPECT_TRUE(std::filesystem::is_directory(folder));
-  prepare_checkpoint_folder(folder, false);
-  save_checkpoint(folder, m_network, m_settings, state_at(1));
-  EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(folder, false); }),
-              AllOf(HasSubstr("holds 1 checkpoint"), HasSubstr("--resume " + folder)));
-  prepare_checkpoint_folder(folder, true);
+  prepare_checkpoint_folder(folder, "");
+  std::string const file  = save_checkpoint(folder, m_network, m_settings, state_at(1));
+  std::string const other = m_folder.path("other");
+  prepare_checkpoint_folder(other, folder);
+  std::string const other_file = save_checkpoint(other, m_network, m_settings, state_at(2));
+  for (auto const& resume : {std::string(), other, other_file, m_folder.path("nowhere")})
+    EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(folder, resume); }),
+                AllOf(HasSubstr("holds 1 checkpoint"), HasSubstr("--resume " + folder)))
+        << resume;
+  prepare_checkpoint_folder(folder, folder);
+  prepare_checkpoint_folder(folder + "/", m_folder.path("a/../a/b"));
+  prepare_checkpoint_folder(folder, file);
   std::ofstream(m_folder.path("file")) << "x";
-  EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(m_folder.path("file"), false); }), HasSubstr("is no folder"));
-  EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(m_folder.path("file/sub"), false); }),
-              HasSubstr("is no folder"));
+  EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(m_folder.path("file"), ""); }), HasSubstr("is no folder"));
+  EXPECT_THAT(error_of([&] { prepare_checkpoint_folder(m_folder.path("file/sub"), ""); }), HasSubstr("is no folder"));
 }
 
 TEST_F(Checkpoints, Weights) {

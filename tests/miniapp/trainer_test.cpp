@@ -270,9 +270,8 @@ TEST(Trainer, NamesStepAndTensorWhenAGradientIsNotFinite) {
     options.bucket_bytes = overlap ? 1 : 0;
     Trainer trainer(communicator, small_network(), squares(150, 1), squares(10, 2), options);
     trainer.advance();
-    auto parameters = trainer.parameters();
-    parameters.back() =
-        std::numeric_limits<float>::quiet_NaN();  // the last layer's bias: its own gradient is the first to show it
+    auto parameters   = trainer.parameters();
+    parameters.back() = std::numeric_limits<float>::quiet_NaN();  // of the last layer: all gradients show it
     trainer.restore(parameters, 1);
     try {
       trainer.advance();

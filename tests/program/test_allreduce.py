@@ -94,6 +94,23 @@ class Benchmark(unittest.TestCase):
             self.assertEqual(row[place + 3], "0")
         self.assertEqual(row[13], "ring")
 
+    def test_latencies_of_a_schedule(self):
+        """By the formulas: k - 1 messages to the first rank and as many from it; two trees; 2 (k - 1) steps; log2 k."""
+        result = run("allreduce", "-k", "4", "-b", "64K", "-e", "64K", "-n", "1", "-a", "naive,tree,ring,recursive_doubling", "--json", "-")
+        self.assertEqual({row["algo"]: row["model"]["alpha_terms"] for row in strict(result.stdout)["rows"]},
+                         {"naive": 6, "tree": 4, "ring": 6, "recursive_doubling": 2})
+
+    def test_one_rank_exchanges_nothing(self):
+        result = run("allreduce", "-k", "1", "-b", "64K", "-e", "64K", "-n", "1", "-a", "ring", "--json", "-")
+        self.assertNotIn("# memory at", result.stderr)
+        for point in strict(result.stdout)["calib"]["points"]:
+            self.assertEqual([point[key] for key in ("add_us", "copy_us", "add_alone_us", "copy_alone_us")], [None] * 4)
+
+    def test_sizes_end_where_numbers_do(self):
+        largest = (1 << 63) - (1 << 40)
+        result = run("allreduce", "-b", str(1 << 62), "-e", str(largest), environment={"KOKKOS_DISABLE_WARNINGS": "1"}, timeout=20)
+        self.assertIn(result.returncode, (2, 4), result.stderr)
+
     def test_bad_options(self):
         for options in (["-a", "rong"], ["-d", "half"], ["-b", "8", "-e", "4"], ["-t", "pigeon"], ["-f", "1"], ["-o", "avg"]):
             result = run("allreduce", *options)
@@ -142,6 +159,7 @@ class LostRank(unittest.TestCase):
         self.assertLess(messages[0][0] - lost, self.timeout + 2, output)
         self.assertLess(over, self.timeout + 2 + 2, output)  # the launcher has processes to collect
         self.assertNotEqual(job.returncode, 0, output)
+        return messages[0][1]
 
     def test_killed_in_a_sweep(self):
         self.lose(signal.SIGKILL, "out-of-place", "allreduce", "-b", "1M", "-e", "1M", "-n", "100000", "-a", "ring,fused,tree")
@@ -150,7 +168,9 @@ class LostRank(unittest.TestCase):
         self.lose(signal.SIGSTOP, "out-of-place", "allreduce", "-b", "64K", "-e", "64K", "-n", "100000", "-a", "ring,fused,tree")
 
     def test_stopped_while_training(self):
-        self.lose(signal.SIGSTOP, "train loss", "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000")
+        message = self.lose(signal.SIGSTOP, "train loss", "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100",
+                            "--epochs", "100000")
+        self.assertRegex(message, "of (training step [0-9]+|the evaluation)")
 
     def test_killed_while_training(self):
         self.lose(signal.SIGKILL, "train loss", "train", "--data", "synthetic", "--train-images", "2000", "--test-images", "100", "--epochs", "100000")

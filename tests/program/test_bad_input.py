@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bad input gives one line that names what was found and what was expected, exit code 2, and no trace."""
 import gzip
+import json
 import os
 import shutil
 import struct
@@ -10,6 +11,7 @@ import unittest
 
 from program import LOCKSTEP, MPIEXEC, run
 
+TINY = ["train", "--data", "synthetic", "--train-images", 300, "--test-images", 10, "--epochs", 1]
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
@@ -67,7 +69,45 @@ class Options(Refused):
         script = 'exec "$0" train --data synthetic --train-images 300 --test-images 10 --bucket-bytes $((1 + ${OMPI_COMM_WORLD_RANK:-$PMI_RANK}))'
         done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, LOCKSTEP], capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("options and data sets differs between ranks: rank 1 has", done.stderr)
+        self.assertIn("the size of buckets differs between ranks: rank 1 has '2'; expected '1' as on the others", done.stderr)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_only_the_first_process_needs_the_folder_of_the_record(self):
+        script = 'mkdir -p $0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; cd $0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; [ $PWD != $0/0 ] || mkdir -p sub; exec "$@"'
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, folder, LOCKSTEP, *map(str, TINY), "--json", "sub/record.json"], capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(os.listdir(os.path.join(folder, "0", "sub")), ["record.json"])
+        done = run("train", "--json", "no/such/folder/x.json", ranks=2)
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count("no/such/folder"), 2)  # in one line: the file, and its folder
+
+    def test_two_outputs_at_one_place(self):
+        self.refuse([*TINY, "--json", "-", "--trace", "-"], "--trace -", "expected a file")
+        self.refuse(["verify", "--json", "-", "--junit", "-"], "--junit -", "expected a file")
+        for option in ("--save", "--save-allreduce-table"):
+            self.refuse([*TINY, "--allreduce", "auto", option, "-"], f"{option} -", "expected a file")
+        done = run(*TINY, "--trace", "-")
+        self.assertIn("traceEvents", json.loads(done.stdout))
+        self.assertIn("VERIFICATION: PASSED", done.stderr)
+
+    def test_tables_of_algorithms(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = os.path.join(folder, "table")
+            for option in ("--allreduce-table", "--save-allreduce-table"):
+                self.refuse([*TINY, option, table], f"{option} {table}", "expected --allreduce auto")
+            save = [*TINY, "--devices", 2, "--allreduce", "auto", "--save-allreduce-table", table]
+            self.assertEqual(run(*save).returncode, 0)
+            self.refuse(save, table, "the file exists")
+            self.assertEqual(run(*save, "--force").returncode, 0)
+
+    def test_what_is_not_text(self):
+        """Bytes that are not UTF-8 do not cost the record of a run."""
+        done = subprocess.run([os.fsencode(LOCKSTEP), *map(os.fsencode, map(str, TINY)), b"--json", b"-"], capture_output=True, timeout=60,
+                              env={**os.environb, b"SLURM_JOB_ID": b"7\xff"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["environment"]["SLURM_JOB_ID"], "7\ufffd")
 
     def test_more_images_than_there_are(self):
         self.refuse(["train", "--data", "synthetic", "--train-images", 60001], "60001", "60000")

@@ -146,6 +146,7 @@ class Unequal(Study):
         self.assertGreater(shares[0], shares[1])
         self.assertLess(slow["weighted_s"], slow["equal_s"])
         self.assertLess(slow["left_out_s"], slow["equal_s"])
+        self.assertGreater(equal["left_out_s"], equal["equal_s"])
         self.assertLess(slow["predicted_weighted_s"], slow["predicted_equal_s"])
         self.assertLess(slow["predicted_left_out_s"], slow["predicted_equal_s"])
 
@@ -217,7 +218,7 @@ class Loss(Study):
         self.check_rows(found)
         self.assertEqual([row["how"] for row in found["result"]["rows"]], ["killed", "stopped"])
         stopped = found["result"]["rows"][1]
-        self.assertIn("rank 1", stopped["message"])
+        self.assertRegex(stopped["message"], "rank 1 .* of training step [12][0-9][0-9]")
         self.assertGreater(stopped["until_end_s"], 1.5)  # the deadline, less what had passed already
 
     def test_without_a_launcher(self):
@@ -231,6 +232,20 @@ class Loss(Study):
         done = run("study", "loss", "--quick", "--launcher", "nowhere -n")
         self.assertEqual((done.returncode, done.stderr.count("\n")), (4, 1), done.stderr)
         self.assertIn("nowhere", done.stderr)
+
+    def test_a_launcher_that_numbers_no_ranks(self):
+        with tempfile.TemporaryDirectory() as folder:
+            launcher, numbers = os.path.join(folder, "launcher"), os.path.join(folder, "numbers")
+            with open(launcher, "w") as file:
+                file.write(f'#!/bin/sh\nshift\necho $$ >> {numbers}\nexec "$@"\n')
+            os.chmod(launcher, 0o755)
+            done = run("study", "loss", "--quick", "--launcher", launcher)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (4, 1), done.stderr)
+            self.assertIn("rank 1 was not found", done.stderr)
+            with open(numbers) as file:
+                started = file.read().split()
+        self.assertEqual(len(started), 2)
+        self.assertFalse([pid for pid in started if os.path.exists(f"/proc/{pid}")])
 
 
 class Names(unittest.TestCase):
