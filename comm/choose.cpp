@@ -70,12 +70,10 @@ std::vector<Choice> read_choices(std::string const& path) {
   return choices;
 }
 
-void write_choices(std::string const& path, std::vector<Choice> const& choices) {
-  std::ofstream file(path);
-  file << "# vectors of up to so many bytes: algorithm\n";
-  for (auto const& choice : choices) file << choice.bytes << ' ' << choice.algorithm << '\n';
-  file.close();
-  LOCKSTEP_THROW_IF(!file, ExitCode::environment, path + ": could not be written");
+std::string as_text(std::vector<Choice> const& choices) {
+  std::string text = "# vectors of up to so many bytes: algorithm\n";
+  for (auto const& choice : choices) text += std::to_string(choice.bytes) + ' ' + choice.algorithm + '\n';
+  return text;
 }
 
 }  // namespace lockstep::comm

@@ -14,8 +14,8 @@ namespace lockstep::comm {
 // rounding of floating-point sums.
 std::vector<Choice> measure_choices(Communicator& world, std::int64_t most_bytes, int repeats = 5);
 
-// Lines "BYTES ALGORITHM", BYTES rising; # begins a comment. Error (usage) names file and line.
+// Of a file of lines "BYTES ALGORITHM", BYTES rising; # begins a comment. Error (usage) names file and line.
 std::vector<Choice> read_choices(std::string const& path);
-void write_choices(std::string const& path, std::vector<Choice> const& choices);  // Error (environment)
+std::string as_text(std::vector<Choice> const& choices);
 
 }  // namespace lockstep::comm

@@ -5,7 +5,7 @@
 
 namespace lockstep {
 
-// Exit codes of the program, stated in --help.
+// Exit codes of the program.
 enum class ExitCode : int {
   success      = 0,
   wrong_result = 1,  // a check failed: VERIFICATION: FAILED
@@ -23,6 +23,12 @@ class Error : public std::runtime_error {
  private:
   ExitCode m_code;
 };
+
+// Other libraries' messages have more.
+inline std::string first_line(std::exception const& error) {
+  std::string const text = error.what();
+  return text.substr(0, text.find('\n'));
+}
 
 // Throws Error when condition holds. message is evaluated only then.
 #define LOCKSTEP_THROW_IF(condition, code, message)          \

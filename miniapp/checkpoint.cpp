@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/checkpoint.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -49,6 +53,20 @@ std::vector<Found> list_checkpoints(std::string const& folder) {
   LOCKSTEP_THROW_IF(code, ExitCode::usage, folder + ": cannot be listed: " + code.message());
   std::sort(found.begin(), found.end(), [](Found const& a, Found const& b) { return a.step > b.step; });
   return found;
+}
+
+// What processes that were killed while they wrote a checkpoint left, see write_file.
+void remove_left_over(std::string const& folder) {
+  std::vector<fs::path> left;
+  std::error_code ignored;
+  for (auto const& entry : fs::directory_iterator(folder, ignored)) {
+    fs::path const name = entry.path().filename(), writer = name.stem().extension();  // step-N.safetensors.PID.tmp
+    std::string const digits = writer.string().substr(std::min<std::size_t>(1, writer.string().size()));
+    if (name.extension() == ".tmp" && !digits.empty() && digits.find_first_not_of("0123456789") == std::string::npos &&
+        step_of(name.stem().stem().string()))
+      left.push_back(entry.path());
+  }
+  for (auto const& path : left) fs::remove(path, ignored);
 }
 
 TensorFile tensors_of(Network const& network, std::vector<float> const& parameters) {
@@ -119,8 +137,14 @@ TrainingState extract(std::string const& path, TensorFile const& file, Network c
                        " as in this run");
   }
   TrainingState state;
-  state.step       = std::atoll(entry(path, file, "step").c_str());
-  state.epoch_loss = std::strtod(entry(path, file, "epoch_loss").c_str(), nullptr);
+  std::string const &step = entry(path, file, "step"), &loss = entry(path, file, "epoch_loss");
+  auto const [rest, failed] = std::from_chars(step.data(), step.data() + step.size(), state.step);
+  if (failed != std::errc() || rest != step.data() + step.size() || state.step < 0)
+    refuse(path, "states step '" + step + "', expected a number of 0 or more");
+  char* end        = nullptr;
+  state.epoch_loss = std::strtod(loss.c_str(), &end);
+  if (loss.empty() || *end != '\0' || !std::isfinite(state.epoch_loss))
+    refuse(path, "states epoch_loss '" + loss + "', expected a finite number");
   if (file.tensors.size() != network.tensors.size())
     refuse(path, "holds " + std::to_string(file.tensors.size()) + " tensors, expected " +
                      std::to_string(network.tensors.size()) + " of this network");
@@ -143,6 +167,8 @@ void prepare_checkpoint_folder(std::string const& folder, std::string const& res
   fs::create_directories(folder, code);
   LOCKSTEP_THROW_IF(code || !fs::is_directory(folder), ExitCode::usage,
                     folder + ": is no folder for checkpoints and cannot be made one: " + code.message());
+  LOCKSTEP_THROW_IF(access(folder.c_str(), W_OK) != 0, ExitCode::usage,
+                    folder + ": found no right to write, expected one");
   auto const found        = list_checkpoints(folder);
   auto const source       = fs::is_directory(resume, code) ? fs::path(resume) : fs::path(resume).parent_path();
   bool const is_continued = !resume.empty() && fs::equivalent(source.empty() ? "." : source, folder, code);
@@ -162,6 +188,7 @@ std::string save_checkpoint(std::string const& folder, Network const& network, s
   file.metadata["epoch_loss"] = hexadecimal(state.epoch_loss);
   std::string const path      = (fs::path(folder) / file_name(state.step)).string();
   write_safetensors(path, file);
+  remove_left_over(folder);
 
   // Files of later steps are left from before a resume from an earlier checkpoint: they must not be taken for the
   // latest.

@@ -4,17 +4,24 @@
 #include "miniapp/runtime.hpp"
 #include "verify/command.hpp"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
 #include <iostream>
 
-int main(int argc, char** argv) {
-  using namespace lockstep;
+namespace {
+
+using namespace lockstep;
+
+int run(Arguments const& arguments) {
   Commands const commands{&train_command,          &allreduce_command,     &verify_command,
                           &schedule_command,       &simulate_command,      &bench_command,
                           &info_command,           &study_batch_command,   &study_allreduce_command,
                           &study_accuracy_command, &study_unequal_command, &study_overlap_command,
                           &study_loss_command};
 
-  Arguments arguments(argv + 1, argv + argc);
   std::string const name = arguments.empty() ? "" : arguments.front();
   if (name == "--help" || name == "-h" || name == "help") {
     std::cout << "Usage: lockstep COMMAND [options]\n\nCommands:\n";
@@ -54,7 +61,22 @@ int main(int argc, char** argv) {
     if (launcher_rank() == 0) std::cerr << "lockstep: " << error.what() << std::endl;
     return int(error.code());
   } catch (std::exception const& error) {
-    std::cerr << "lockstep: " << error.what() << std::endl;
+    std::cerr << "lockstep: " << first_line(error) << std::endl;
     return int(ExitCode::environment);
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // Files that are opened must not take the numbers of standard streams that are closed.
+  int file = 0;
+  while ((file = open("/dev/null", O_RDWR)) >= 0 && file <= 2) continue;
+  if (file > 2) close(file);
+  std::signal(SIGXFSZ, SIG_IGN);  // a write that fails says why
+  int const code = run({argv + 1, argv + argc});
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return code;
+  std::cerr << "lockstep: standard output could not be written" << std::endl;
+  return code == 0 ? int(ExitCode::environment) : code;
 }

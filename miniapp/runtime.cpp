@@ -5,10 +5,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <iostream>
-#include <limits>
 #include <thread>
 
 #include "comm/device_runtime.hpp"
@@ -118,13 +123,86 @@ std::string describe_gpus(Runtime const& runtime, std::vector<int> const& own, s
   return all + (texts.size() > most ? "; ..." : "");
 }
 
+// 0 without OMP_NUM_THREADS. It may be a list, of nested levels.
+int threads_of_environment() {
+  char const* const text = std::getenv("OMP_NUM_THREADS");
+  if (!text) return 0;
+  char* end          = nullptr;
+  long const threads = std::strtol(text, &end, 10);
+  LOCKSTEP_THROW_IF(end == text || (*end != '\0' && *end != ',') || threads < 1 || threads > most_host_threads,
+                    ExitCode::usage,
+                    std::string("OMP_NUM_THREADS is '") + text + "', expected a number from 1 to " +
+                        std::to_string(most_host_threads));
+  return int(threads);
+}
+
+#ifdef LOCKSTEP_HAVE_MPI
+// Nobody can say which process does not come: MPI is not up yet, or no longer.
+class MpiDeadline {
+ public:
+  MpiDeadline(int processes, char const* what, double timeout) : m_armed(processes > 1) {
+    if (!m_armed) return;
+    bool const first = launcher_rank() == 0;
+    std::snprintf(text, sizeof text, "lockstep: deadline passed: not all of %d processes came to MPI's %s in %g s\n",
+                  processes, what, timeout);
+    m_previous = std::signal(SIGALRM, end);
+    alarm(unsigned(std::ceil(timeout)) + (first ? 0 : 1));  // the first speaks for all
+  }
+  ~MpiDeadline() {
+    if (!m_armed) return;
+    alarm(0);
+    std::signal(SIGALRM, m_previous);
+  }
+
+ private:
+  static void end(int) {
+    if (write(2, text, std::strlen(text)) < 0) _exit(int(ExitCode::environment));
+    _exit(int(ExitCode::timeout));
+  }
+  static char text[160];
+  bool m_armed;
+  void (*m_previous)(int) = SIG_DFL;
+};
+char MpiDeadline::text[160];
+#endif
+
+// This program's, without its name.
+std::string arguments_of_process() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::string word, text;
+  std::getline(file, word, '\0');
+  while (std::getline(file, word, '\0')) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// Collective.
+void compare_arguments(Runtime const& runtime, double timeout) {
+#ifdef LOCKSTEP_HAVE_MPI
+  MpiDeadline const deadline(runtime.processes(), "start", timeout);
+  std::string const mine = arguments_of_process();
+  std::string first      = mine;
+  long long length       = static_cast<long long>(first.size());
+  check_mpi(MPI_Bcast(&length, 1, MPI_LONG_LONG, 0, MPI_COMM_WORLD), "MPI_Bcast");
+  first.resize(std::size_t(length));
+  check_mpi(MPI_Bcast(first.data(), int(length), MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
+  throw_if_any(runtime, mine == first ? "" : "arguments '" + mine + "'; expected process 0's, '" + first + "'",
+               ExitCode::usage);
+#else
+  (void)runtime;
+  (void)timeout;
+#endif
+}
+
 }  // namespace
 
-Runtime::Runtime(int threads) {
-  LOCKSTEP_THROW_IF(threads < 0, ExitCode::usage, "--threads " + std::to_string(threads) + "; expected 1 or more");
+Runtime::Runtime(int threads, double timeout) : m_timeout(timeout) {
+  LOCKSTEP_THROW_IF(threads < 0 || threads > most_host_threads, ExitCode::usage,
+                    "--threads " + std::to_string(threads) + "; expected up to " + std::to_string(most_host_threads));
+  if (threads == 0) threads = threads_of_environment();
   int const launched = launched_processes();
   int sharing        = 1;
 #ifdef LOCKSTEP_HAVE_MPI
+  MpiDeadline const deadline(launched, "start", timeout);
   int provided = 0;  // asked for again where it matters
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -139,10 +217,7 @@ Runtime::Runtime(int threads) {
         launched > 1 && m_processes == 1, ExitCode::environment,
         "the launcher started " + std::to_string(launched) +
             " processes but this program sees 1 (built without MPI, or with another MPI than the launcher's)");
-    if (threads == 0) {
-      char const* const omp = std::getenv("OMP_NUM_THREADS");
-      threads               = omp ? std::max(1, std::atoi(omp)) : std::max(1, usable_cores() / sharing);
-    }
+    if (threads == 0) threads = std::clamp(usable_cores() / sharing, 1, most_host_threads);
     int gpu = -1;
     if (auto* const calls = device_calls()) {
       std::string missing;
@@ -172,6 +247,7 @@ Runtime::~Runtime() {
   m_devices.reset();
   Kokkos::finalize();
 #ifdef LOCKSTEP_HAVE_MPI
+  MpiDeadline const deadline(m_processes, "end", m_timeout);
   MPI_Finalize();
 #endif
 }
@@ -186,18 +262,19 @@ std::vector<Space> Runtime::instances(int devices) const {
   return instances;
 }
 
-ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body) {
-  Runtime const runtime(threads);
+ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body, double timeout) {
+  Runtime const runtime(threads, timeout);
   if (runtime.processes() == 1) return body(runtime);
   ExitCode code = ExitCode::environment;
   std::string message;
   try {
+    compare_arguments(runtime, timeout);
     return body(runtime);
   } catch (Error const& error) {
     code    = error.code();
     message = error.what();
   } catch (std::exception const& error) {
-    message = error.what();
+    message = first_line(error);
   }
   if (!runtime.is_root()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::cerr << "lockstep: process " << runtime.process() << ": " << message << std::endl;

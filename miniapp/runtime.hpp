@@ -15,10 +15,12 @@ class DeviceRuntime;
 
 // Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process:
 // --threads, else OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one. Built for
-// GPUs, it takes this process's share of the node's; Error (timeout: no device) where there are none.
+// GPUs, it takes this process's share of the node's; Error (timeout: no device) where there are none. A job whose
+// processes do not all start MPI, or do not all end it, within `timeout` seconds is ended with one line and exit
+// code 3.
 class Runtime {
  public:
-  explicit Runtime(int threads = 0);
+  explicit Runtime(int threads = 0, double timeout = 60);
   ~Runtime();
   Runtime(Runtime const&)            = delete;
   Runtime& operator=(Runtime const&) = delete;
@@ -34,13 +36,15 @@ class Runtime {
 
  private:
   int m_process = 0, m_processes = 1, m_node_rank = 0, m_node_processes = 1;
+  double m_timeout;
   std::unique_ptr<DeviceRuntime> m_devices;  // null without GPUs
   std::string m_gpus;
 };
 
 // Runs `body` with the runtime up. In a job of several processes an exception on one of them ends all: it is printed
-// and the job aborted with its exit code; rank 0 goes first, so that what befalls all alike is printed once.
-ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body);
+// and the job aborted with its exit code; rank 0 goes first, so that what befalls all alike is printed once. Processes
+// whose programs have other arguments are refused: Error (usage).
+ExitCode with_runtime(int threads, std::function<ExitCode(Runtime const&)> const& body, double timeout = 60);
 
 // This process's number in the job as its launcher says, before MPI is up; 0 without one.
 int launcher_rank();

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "miniapp/safetensors.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
@@ -13,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/error.hpp"
+#include "miniapp/files.hpp"
 #include "miniapp/sha256.hpp"
 
 namespace lockstep {
@@ -27,57 +25,6 @@ constexpr std::size_t length_bytes = 8, alignment = 8;
 
 [[noreturn]] void refuse(std::string const& path, std::string const& message) {
   throw Error(ExitCode::usage, path + ": " + message);
-}
-
-void check_call(bool ok, std::string const& path, char const* call) {
-  LOCKSTEP_THROW_IF(!ok, ExitCode::environment, path + ": " + call + " failed: " + std::strerror(errno));
-}
-
-class Descriptor {
- public:
-  Descriptor(std::string const& path, int flags) : m_path(path), m_fd(::open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    check_call(m_fd >= 0, path, "open");
-  }
-  ~Descriptor() {
-    if (m_fd >= 0) ::close(m_fd);
-  }
-  Descriptor(Descriptor const&)            = delete;
-  Descriptor& operator=(Descriptor const&) = delete;
-
-  void write(std::string const& bytes) {
-    for (std::size_t done = 0; done < bytes.size();) {
-      ssize_t const count = ::write(m_fd, bytes.data() + done, bytes.size() - done);
-      if (count < 0 && errno == EINTR) continue;
-      check_call(count >= 0, m_path, "write");
-      done += std::size_t(count);
-    }
-  }
-  void sync() { check_call(::fsync(m_fd) == 0, m_path, "fsync"); }
-  void close() {
-    int const fd = m_fd;
-    m_fd         = -1;
-    check_call(::close(fd) == 0, m_path, "close");
-  }
-
- private:
-  std::string m_path;
-  int m_fd;
-};
-
-void replace_file(std::string const& path, std::string const& bytes) {
-  std::string const temporary = path + ".tmp";
-  try {
-    Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    file.write(bytes);
-    file.sync();  // before the rename, or a crash could leave the new name with nothing behind it
-    file.close();
-    check_call(::rename(temporary.c_str(), path.c_str()) == 0, path, "rename");
-  } catch (Error const&) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  std::string const folder = std::filesystem::path(path).parent_path().string();
-  Descriptor(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY).sync();  // makes the rename itself last
 }
 
 std::string checksum(json header, char const* values, std::size_t bytes) {
@@ -167,7 +114,7 @@ void write_safetensors(std::string const& path, TensorFile const& file) {
   text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');  // aligns the values
   std::string bytes;
   for (std::size_t i = 0; i < length_bytes; ++i) bytes += char(std::uint64_t(text.size()) >> (8 * i));
-  replace_file(path, bytes + text + values);
+  write_file(path, bytes + text + values);
 }
 
 TensorFile read_safetensors(std::string const& path) {

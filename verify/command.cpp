@@ -113,8 +113,8 @@ class Run {
     say("VERIFICATION: %s\n", passed ? "PASSED" : "FAILED");
     if (m_runtime.is_root()) {
       record["verification"] = as_json(m_results);
-      write_json(m_settings.json, record, m_settings.force);
-      write_text(m_settings.junit, as_junit(m_results), m_settings.force, "--junit");
+      write_json(m_settings.json, record);
+      write_text(m_settings.junit, as_junit(m_results));
     }
     return passed ? ExitCode::success : ExitCode::wrong_result;
   }
@@ -232,8 +232,8 @@ ExitCode run(Arguments const& arguments) {
   in_range("--threads", settings.threads, 0, 4096);
   auto const checks = chosen(settings.faults ? fault_checks() : all_checks(), settings.only);
   planted(settings.plant);
-  LOCKSTEP_THROW_IF(settings.junit == "-" && settings.json == "-", ExitCode::usage,
-                    "--junit -; expected a file, with --json -");
+  LOCKSTEP_THROW_IF(settings.faults && !settings.plant.empty(), ExitCode::usage,
+                    "--faults with --plant " + settings.plant + "; expected one of them");
 
   // Thousands of tiny kernels: a second thread would cost more than it gives.
   if (settings.faults && settings.threads == 0) settings.threads = 1;
@@ -241,10 +241,7 @@ ExitCode run(Arguments const& arguments) {
     LOCKSTEP_THROW_IF((settings.faults || !settings.plant.empty()) && runtime.processes() > 1, ExitCode::usage,
                       "faults planted in " + std::to_string(runtime.processes()) +
                           " processes; expected one, for its devices' shared state");
-    if (runtime.is_root()) {
-      check_json_target(settings.json, settings.force);
-      check_json_target(settings.junit, settings.force, "--junit");
-    }
+    if (runtime.is_root()) check_targets({{"--json", settings.json}, {"--junit", settings.junit}}, settings.force);
     return Run(settings, runtime, checks).execute();
   });
 }

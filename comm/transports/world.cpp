@@ -513,7 +513,14 @@ World::SlowWait::SlowWait(World& world, int peer)
     : m_world(world), m_peer(peer), m_start(now_ns()), m_checked(m_start) {}
 
 World::SlowWait::~SlowWait() {
-  if (m_handles_term) sigaction(SIGTERM, &m_previous, nullptr);
+  if (m_handles_term) hand_back_term();
+}
+
+// What came in the meantime goes to whom it would have gone.
+void World::SlowWait::hand_back_term() {
+  sigaction(SIGTERM, &m_previous, nullptr);
+  m_handles_term = false;
+  if (g_terminated.exchange(0)) raise(SIGTERM);
 }
 
 void World::SlowWait::pause() {
@@ -536,7 +543,6 @@ void World::SlowWait::look_around(std::int64_t now) {
   if (!m_handles_term) {
     struct sigaction action = {};
     action.sa_handler       = on_terminate;
-    g_terminated            = 0;
     m_handles_term          = sigaction(SIGTERM, &action, &m_previous) == 0;
   }
   auto const fail_if_dead = [&](int p) {
@@ -544,9 +550,7 @@ void World::SlowWait::look_around(std::int64_t now) {
   };
   if (g_terminated) {
     for (int p = 0; p < world.m_processes; ++p) fail_if_dead(p);
-    sigaction(SIGTERM, &m_previous, nullptr);
-    m_handles_term = false;
-    raise(SIGTERM);
+    hand_back_term();
     return;
   }
   auto const suspects = world.least_advanced();

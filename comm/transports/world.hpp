@@ -140,6 +140,7 @@ class World {
 
    private:
     void look_around(std::int64_t now);
+    void hand_back_term();
     World& m_world;
     int m_peer;
     int m_rounds = 0;

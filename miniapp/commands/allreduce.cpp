@@ -289,7 +289,7 @@ class Run {
     record["summary"] = {{"wrong", wrong},        {"out_of_bounds", damaged},         {"unequal_bits", unequal},
                          {"skipped", 0},          {"average_bus_bandwidth_gbs", bus}, {"best", fastest},
                          {"exit", int(exit_code)}};
-    if (m_runtime.is_root()) write_json(m_settings.json, record, m_settings.force);
+    if (m_runtime.is_root()) write_json(m_settings.json, record);
     return exit_code;
   }
 
@@ -405,10 +405,13 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(allreduce_command, describe(settings), arguments, values)) return ExitCode::success;
   check(settings);
-  return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
-    if (runtime.is_root()) check_json_target(settings.json, settings.force);
-    return Run(settings, runtime).execute();
-  });
+  return with_runtime(
+      int(settings.threads),
+      [&](Runtime const& runtime) {
+        if (runtime.is_root()) check_targets({{"--json", settings.json}}, settings.force);
+        return Run(settings, runtime).execute();
+      },
+      settings.timeout);
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ ExitCode run(Arguments const& all) {
   auto const convs = convs_of(conv);
   return with_runtime(int(threads), [&](Runtime const& runtime) {
     if (!runtime.is_root()) return ExitCode::success;
-    check_json_target(json, force);
+    check_targets({{"--json", json}}, force);
     auto record      = new_record("bench", runtime);
     record["result"] = kernel_table(Space(), int(samples), convs, json == "-" ? std::cerr : std::cout);
-    write_json(json, record, force);
+    write_json(json, record);
     return ExitCode::success;
   });
 }

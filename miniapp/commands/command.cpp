@@ -9,7 +9,14 @@ namespace po = boost::program_options;
 
 namespace {
 po::options_description* asked_for = nullptr;  // by option_table()
+
+std::vector<std::string> texts_of(po::variable_value const& value) {
+  if (auto const* text = boost::any_cast<std::string>(&value.value())) return {*text};
+  if (auto const* list = boost::any_cast<std::vector<std::string>>(&value.value())) return *list;
+  return {};
 }
+
+}  // namespace
 
 bool parse(Command const& command, po::options_description options, Arguments const& arguments,
            po::variables_map& values) {
@@ -31,6 +38,10 @@ bool parse(Command const& command, po::options_description options, Arguments co
       std::cout << "Usage: " << usage << " [options]\n" << command.summary << "\n\n" << options;
       return false;
     }
+    for (auto const& [name, value] : values)
+      for (auto const& text : texts_of(value))
+        LOCKSTEP_THROW_IF(text.empty() && !value.defaulted(), ExitCode::usage,
+                          "--" + name + " is empty; expected a value, or no --" + name);
     po::notify(values);
   } catch (po::error const& error) {
     throw Error(ExitCode::usage, usage + ": " + error.what() + " (see '" + usage + " --help')");

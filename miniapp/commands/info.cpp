@@ -61,7 +61,7 @@ ExitCode report(Settings const& settings, Runtime const& runtime) {
     out << std::endl;
     record["result"].update(kernel_table(Space(), 21, convs_of("both"), out));
   }
-  write_json(settings.json, record, settings.force);
+  write_json(settings.json, record);
   return ExitCode::success;
 }
 
@@ -77,7 +77,7 @@ ExitCode run(Arguments const& arguments) {
   if (!parse(info_command, options, arguments, values)) return ExitCode::success;
   in_range("--threads", settings.threads, 0, 4096);
   return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
-    if (runtime.is_root()) check_json_target(settings.json, settings.force);
+    if (runtime.is_root()) check_targets({{"--json", settings.json}}, settings.force);
     return report(settings, runtime);
   });
 }

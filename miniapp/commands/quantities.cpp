@@ -74,7 +74,8 @@ std::vector<double> parse_numbers(std::string const& option, std::string const& 
     char* end          = nullptr;
     double const value = std::strtod(word.c_str(), &end);
     LOCKSTEP_THROW_IF(word.empty() || *end != '\0' || !(value >= low && value <= high), ExitCode::usage,
-                      option + " " + text + "; expected numbers with commas between them");
+                      option + " " + text + "; expected numbers of " + digits(low) + " to " + digits(high) +
+                          " with commas between them");
     values.push_back(value);
   }
   return values;

@@ -243,9 +243,7 @@ ExitCode run(Arguments const& arguments) {
   auto const request = cost.request(ranks, elements);
   LOCKSTEP_THROW_IF(!trace_file.empty() && !cost.is_network(), ExitCode::usage,
                     "--trace " + trace_file + "; expected --model network with it");
-  LOCKSTEP_THROW_IF(trace_file == "-" && json == "-", ExitCode::usage, "--trace -; expected a file, with --json -");
-  check_json_target(json, force);
-  check_json_target(trace_file, force, "--trace");
+  check_targets({{"--json", json}, {"--trace", trace_file}}, force);
 
   Runtime const runtime;
   if (!runtime.is_root()) return ExitCode::success;
@@ -288,11 +286,10 @@ ExitCode run(Arguments const& arguments) {
     record["proof"]    = proof_json(proof, extends, element_bytes);
     record["machine"]  = cost.json();
     record["model"]    = cost_json(time, bounds);
-    write_json(json, record, force);
+    write_json(json, record);
   }
   if (!trace_file.empty())
-    write_json(trace_file, trace(comm::timeline(schedule, request, element_bytes, cost.network()), int(ranks)), force,
-               "--trace");
+    write_json(trace_file, trace(comm::timeline(schedule, request, element_bytes, cost.network()), int(ranks)));
   return proof.correct && proof.equal_bits ? ExitCode::success : ExitCode::wrong_result;
 }
 

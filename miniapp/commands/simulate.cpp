@@ -147,7 +147,7 @@ ExitCode run(Arguments const& arguments) {
   cost.request(ranks, 0);
 
   Runtime const runtime;
-  if (runtime.is_root()) check_json_target(json, force);
+  if (runtime.is_root()) check_targets({{"--json", json}}, force);
   std::optional<comm::Probe> probe;
   std::string measured;
   if (fit) {
@@ -200,7 +200,7 @@ ExitCode run(Arguments const& arguments) {
       record["crossovers"].push_back({{"bytes", c.elements * element_size},
                                       {"from", simulation.names()[c.from]},
                                       {"to", simulation.names()[c.to]}});
-    write_json(json, record, force);
+    write_json(json, record);
   }
   return ExitCode::success;
 }

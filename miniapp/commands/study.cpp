@@ -39,8 +39,8 @@ void StudyOptions::check() const {
   in_range("--test-images", test_images, 0, most);
 }
 
-void StudyOptions::check_targets() const {
-  check_json_target(json, force);
+std::vector<Target> StudyOptions::targets() const {
+  return {{"--json", json}};
 }
 
 std::string Table::text() const {
@@ -106,8 +106,7 @@ void Study::add(std::string const& kind, std::string const& claim, bool holds) {
 
 void Study::write() {
   if (!m_runtime.is_root() || m_options.json.empty() || m_options.json == "-") return;
-  write_json(m_options.json, m_record, m_options.force || m_written);
-  m_written = true;
+  write_json(m_options.json, m_record);
 }
 
 ExitCode Study::finish() {
@@ -128,7 +127,7 @@ ExitCode Study::finish() {
   say("VERIFICATION: %s (%s)\n", m_passed ? "PASSED" : "FAILED", verdict.c_str());
   m_record["verification"] = {{"passed", m_passed}, {"detail", verdict}};
   if (m_options.json == "-") {
-    if (m_runtime.is_root()) write_json("-", m_record, false);
+    if (m_runtime.is_root()) write_json("-", m_record);
   } else {
     write();
   }

@@ -11,6 +11,7 @@
 #include "comm/communicator.hpp"
 #include "miniapp/commands/command.hpp"
 #include "miniapp/data/dataset.hpp"
+#include "miniapp/files.hpp"
 #include "miniapp/runtime.hpp"
 
 namespace lockstep {
@@ -28,7 +29,7 @@ class StudyOptions {
 
   // Reads the arguments; in the small form options that were not given have their small values. False: --help.
   bool parse(Command const& command, Arguments const& arguments);
-  void check_targets() const;  // of the files to be written, on the root: Error (usage)
+  std::vector<Target> targets() const;
   TrainTest load() const { return load_dataset(data, train_images, test_images); }
 
  protected:
@@ -104,7 +105,7 @@ class Study {
   Runtime const& m_runtime;
   std::FILE* m_out;
   nlohmann::ordered_json m_record;
-  bool m_written = false, m_passed = true;
+  bool m_passed = true;
 };
 
 // Error (usage) in a job of several processes.
@@ -117,7 +118,7 @@ ExitCode run_study(Command const& command, Arguments const& arguments, Body cons
   if (!options.parse(command, arguments)) return ExitCode::success;
   options.check();
   return with_runtime(int(options.threads), [&](Runtime const& runtime) {
-    if (runtime.is_root()) options.check_targets();
+    if (runtime.is_root()) check_targets(options.targets(), options.force);
     return body(options, runtime);
   });
 }

@@ -2,6 +2,7 @@
 // What a lost rank costs: a job of k ranks loses one, ends, and goes on with k - 1 from its last checkpoint. The ranks
 // are this program, started again by the launcher.
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -120,6 +121,7 @@ class Process {
     m_pid = fork();
     LOCKSTEP_THROW_IF(m_pid < 0, ExitCode::environment, "no process could be started");
     if (m_pid > 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // a launcher then ends its ranks
     int const nothing = open("/dev/null", O_RDWR), file = open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(nothing, 0);
     dup2(nothing, 1);
@@ -364,7 +366,7 @@ ExitCode run(Arguments const& arguments) {
   Settings settings;
   if (!settings.parse(study_loss_command, arguments)) return ExitCode::success;
   settings.check();
-  settings.check_targets();
+  check_targets(settings.targets(), settings.force);
   return Loss(settings).execute();
 }
 

@@ -44,10 +44,7 @@ struct Settings : StudyOptions {
     in_range("--batch", batch, 1, most);
     in_range("--steps", steps, 2, most);
   }
-  void check_targets() const {
-    StudyOptions::check_targets();
-    check_json_target(trace, force, "--trace");
-  }
+  std::vector<Target> targets() const { return {{"--json", json}, {"--trace", trace}}; }
 };
 
 // Multiply-adds of one layer's forward for an image; backward takes twice as many but for the first layer, which has
@@ -139,7 +136,7 @@ class Overlap {
     }
     if (trace) {
       auto const timeline = profiler->timeline(m_world);
-      if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
+      if (m_runtime.is_root()) write_json(m_settings.trace, timeline);
     }
     Outcome outcome;
     outcome.overlaps      = trainer.overlaps();

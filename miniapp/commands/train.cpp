@@ -160,8 +160,6 @@ void check(Settings& settings) {
   LOCKSTEP_THROW_IF(
       settings.every > 0 && settings.checkpoint.empty(), ExitCode::usage,
       "--every " + std::to_string(settings.every) + " without --checkpoint; expected a folder to write to");
-  LOCKSTEP_THROW_IF(settings.trace == "-" && settings.json == "-", ExitCode::usage,
-                    "--trace -; expected a file, with --json -");
   for (auto const& [option, file] :
        {std::pair("--save", settings.save), std::pair("--save-allreduce-table", settings.save_table)})
     LOCKSTEP_THROW_IF(file == "-", ExitCode::usage, std::string(option) + " -; expected a file");
@@ -169,13 +167,6 @@ void check(Settings& settings) {
        {std::pair("--allreduce-table ", settings.table), std::pair("--save-allreduce-table ", settings.save_table)})
     LOCKSTEP_THROW_IF(!file.empty() && trainer.allreduce != "auto", ExitCode::usage,
                       option + file + " with --allreduce " + trainer.allreduce + "; expected --allreduce auto");
-}
-
-void check_targets(Settings const& settings) {
-  check_json_target(settings.json, settings.force);
-  check_json_target(settings.trace, settings.force, "--trace");
-  check_json_target(settings.save, settings.force, "--save");
-  check_json_target(settings.save_table, settings.force, "--save-allreduce-table");
 }
 
 class Clock {
@@ -226,7 +217,7 @@ class Run {
     auto const table =
         settings.table.empty() ? comm::measure_choices(world, longest) : comm::read_choices(settings.table);
     world.set_choices(table);
-    if (!settings.save_table.empty() && world.process() == 0) comm::write_choices(settings.save_table, table);
+    if (world.process() == 0) write_text(settings.save_table, comm::as_text(table));
     return world;
   }
 
@@ -329,6 +320,9 @@ class Run {
     if (m_runtime.is_root()) checkpoint = load_checkpoint(m_settings.resume, m_trainer.network(), run_settings());
     auto const step = std::int64_t(m_communicator.gather(std::uint64_t(checkpoint.state.step))[0]);
     m_epoch_loss    = m_communicator.gather(checkpoint.state.epoch_loss)[0];
+    LOCKSTEP_THROW_IF(step > last_step(), ExitCode::usage,
+                      "--resume " + m_settings.resume + ": found step " + std::to_string(step) + ", expected at most " +
+                          std::to_string(last_step()) + ", where this run ends");
     m_trainer.restore(checkpoint.state.parameters, step);
     say("resumed : step %lld, from %s\n", static_cast<long long>(step), checkpoint.path.c_str());
     m_record["result"]["resumed_at_step"] = step;
@@ -338,6 +332,14 @@ class Run {
     if (m_runtime.is_root())
       save_checkpoint(m_settings.checkpoint, m_trainer.network(), run_settings(),
                       {m_trainer.step(), m_epoch_loss, m_trainer.parameters()});
+  }
+
+  // What the last update made of the parameters: a step looks at its gradients alone. The same on all processes, or the
+  // replicas differ.
+  void note_parameters() {
+    auto const parameters = m_trainer.parameters();
+    if (!std::all_of(parameters.begin(), parameters.end(), [](float value) { return std::isfinite(value); }))
+      m_failure = "step " + std::to_string(m_trainer.step()) + ": the parameters are not finite";
   }
 
   bool checkpoint_is_due() const {
@@ -366,7 +368,8 @@ class Run {
       images += step.images;
       communication += step.communication;
       exposed += step.exposed;
-      if (checkpoint_is_due()) write_checkpoint();
+      if (checkpoint_is_due() || done()) note_parameters();
+      if (checkpoint_is_due() && m_failure.empty()) write_checkpoint();
       if (m_settings.log_steps) m_step_losses.push_back(step.loss);
       if (progress)
         std::fprintf(stderr, "\repoch %lld: step %lld/%lld, loss %.4f ", static_cast<long long>(number),
@@ -456,9 +459,9 @@ class Run {
     m_record["verification"] = {
         {"passed", passed}, {"replicas_equal", !divergence.found}, {"counts_equal", counts_equal}, {"detail", verdict}};
     if (!m_settings.trace.empty()) write_timeline();
-    if (m_runtime.is_root() && !m_settings.save.empty())
+    if (m_runtime.is_root() && !m_settings.save.empty() && m_failure.empty())
       save_weights(m_settings.save, m_trainer.network(), m_trainer.parameters());
-    if (m_runtime.is_root()) write_json(m_settings.json, m_record, m_settings.force);
+    if (m_runtime.is_root()) write_json(m_settings.json, m_record);
     return passed ? ExitCode::success : ExitCode::wrong_result;
   }
 
@@ -471,7 +474,7 @@ class Run {
 
   void write_timeline() {
     auto const timeline = m_profiler->timeline(m_communicator);
-    if (m_runtime.is_root()) write_json(m_settings.trace, timeline, m_settings.force, "--trace");
+    if (m_runtime.is_root()) write_json(m_settings.trace, timeline);
   }
 
   Settings const& m_settings;
@@ -495,10 +498,18 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(train_command, describe(settings), arguments, values)) return ExitCode::success;
   check(settings);
-  return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
-    if (runtime.is_root()) check_targets(settings);
-    return Run(settings, runtime).execute();
-  });
+  return with_runtime(
+      int(settings.threads),
+      [&](Runtime const& runtime) {
+        if (runtime.is_root())
+          check_targets({{"--json", settings.json},
+                         {"--trace", settings.trace},
+                         {"--save", settings.save},
+                         {"--save-allreduce-table", settings.save_table}},
+                        settings.force);
+        return Run(settings, runtime).execute();
+      },
+      settings.timeout);
 }
 
 }  // namespace

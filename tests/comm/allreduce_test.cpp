@@ -356,7 +356,7 @@ TEST(Allreduce, AutoFollowsItsTable) {
 
 TEST(Allreduce, TablesAreReadAsWritten) {
   std::string const path = "allreduce_table_" + std::to_string(getpid()) + ".txt";
-  write_choices(path, {{64, "fused"}, {4096, "tree"}});
+  std::ofstream(path) << as_text(std::vector<Choice>{{64, "fused"}, {4096, "tree"}});
   auto const table = read_choices(path);
   ASSERT_EQ(table.size(), 2u);
   EXPECT_EQ(table[1].bytes, 4096);

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -114,6 +115,28 @@ TEST_F(Checkpoints, SettingsMustAgree) {
               AllOf(HasSubstr(before), HasSubstr("with batch 256, expected 128"), testing::Not(HasSubstr("--resume"))));
   m_settings[1] = {"learning_rate", "0.2"};
   EXPECT_THAT(error_of([&] { load(); }), HasSubstr("does not state 'learning_rate'"));
+}
+
+TEST_F(Checkpoints, NumbersAreWhole) {
+  std::string const path = save(5);
+  for (auto const& [key, value, expected] :
+       {std::array{"step", "5x", "number of 0 or more"}, std::array{"step", "-1", "number of 0 or more"},
+        std::array{"step", "1e3", "number of 0 or more"}, std::array{"step", "", "number of 0 or more"},
+        std::array{"epoch_loss", "nan", "finite"}, std::array{"epoch_loss", "1;", "finite"}}) {
+    TensorFile file    = read_safetensors(path);
+    file.metadata[key] = value;
+    write_safetensors(m_folder.path("other"), file);
+    EXPECT_THAT(error_of([&] { load_checkpoint(m_folder.path("other"), m_network, m_settings); }),
+                AllOf(HasSubstr(std::string("states ") + key + " '" + value + "'"), HasSubstr(expected)));
+  }
+}
+
+// A process that is killed while it writes leaves its temporary file.
+TEST_F(Checkpoints, WhatAKilledProcessLeftGoes) {
+  for (char const* name : {"step-00000005.safetensors.4711.tmp", "step-00000005.safetensors.tmp"})
+    std::ofstream(m_folder.path(name)) << "half";
+  save(5);
+  EXPECT_THAT(m_folder.names(), ElementsAre("step-00000005.safetensors", "step-00000005.safetensors.tmp"));
 }
 
 TEST_F(Checkpoints, NetworkMustFit) {

@@ -3,8 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -128,14 +130,17 @@ TEST_F(SafeTensors, UnwritablePlaceKeepsTheOldFile) {
     EXPECT_EQ(error.code(), ExitCode::environment);
     EXPECT_THAT(error.what(), HasSubstr("No such file or directory"));
   }
-  // The full device stands for a full disk.
-  if (std::ofstream("/dev/full")) {
-    write("old");
-    std::filesystem::create_symlink("/dev/full", path() + ".tmp");
-    EXPECT_THROW(write_safetensors(path(), example()), Error);
-    EXPECT_EQ(content(), "old");
-    EXPECT_THAT(m_folder.names(), testing::ElementsAre("file.safetensors"));
-  }
+  // A limit stands for a full disk.
+  write("old");
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  rlimit const little{4, limit.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &little), 0);
+  EXPECT_THROW(write_safetensors(path(), example()), Error);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  EXPECT_EQ(content(), "old");
+  EXPECT_THAT(m_folder.names(), testing::ElementsAre("file.safetensors"));
 }
 
 // Every prefix, every longer file and every changed byte.

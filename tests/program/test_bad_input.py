@@ -3,13 +3,14 @@
 import gzip
 import json
 import os
+import resource
 import shutil
 import struct
 import subprocess
 import tempfile
 import unittest
 
-from program import LOCKSTEP, MPIEXEC, run
+from program import LOCKSTEP, MPIEXEC, record, run
 
 TINY = ["train", "--data", "synthetic", "--train-images", 300, "--test-images", 10, "--epochs", 1]
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -69,7 +70,82 @@ class Options(Refused):
         script = 'exec "$0" train --data synthetic --train-images 300 --test-images 10 --bucket-bytes $((1 + ${OMPI_COMM_WORLD_RANK:-$PMI_RANK}))'
         done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, LOCKSTEP], capture_output=True, text=True, timeout=60)
         self.assertNotEqual(done.returncode, 0)
-        self.assertIn("the size of buckets differs between ranks: rank 1 has '2'; expected '1' as on the others", done.stderr)
+        self.assertRegex(done.stderr, "process 1: arguments 'train .* --bucket-bytes 2'; expected process 0's, 'train .* --bucket-bytes 1'")
+        self.assertEqual(done.stderr.count("lockstep: "), 1)
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_ranks_with_other_data(self):
+        script = 'cd $0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; exec "$@"'
+        with tempfile.TemporaryDirectory() as folder:
+            for rank in (0, 1):
+                os.makedirs(os.path.join(folder, str(rank), "data"))
+                for name, content in zip(FILES, (images(20 + rank), labels(20 + rank), images(10), labels(10))):
+                    with open(os.path.join(folder, str(rank), "data", name), "wb") as file:
+                        file.write(content)
+            done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, folder, LOCKSTEP, "train", "--data", "data", "--epochs", "1"],
+                                  capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "the training set differs between ranks: rank 1 has '21 images, .*'; expected '20 images, .*'")
+
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_a_process_that_does_not_start(self):
+        script = '[ ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 0 ] || exec sleep 60; exec "$@"'
+        done = subprocess.run(MPIEXEC + ["2", "sh", "-c", script, "sh", LOCKSTEP, *map(str, TINY), "--timeout", "2"], capture_output=True, text=True,
+                              timeout=30)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("lockstep: deadline passed: not all of 2 processes came to MPI's start in 2 s\n", done.stderr)
+
+    def test_numbers_of_threads(self):
+        self.refuse([*TINY, "--threads", 600], "--threads 600", "512")
+        for value in ("0", "-3", "abc", "", "600", "99999999999999999999", "2;"):
+            done = run(*TINY, environment={"OMP_NUM_THREADS": value})
+            self.assertEqual(done.returncode, 2, value)
+            self.assertIn(f"OMP_NUM_THREADS is '{value}', expected a number from 1 to 512", done.stderr)
+        self.assertEqual(record(*TINY, environment={"OMP_NUM_THREADS": "2,1"})["environment"]["threads"], "2")
+
+    def test_empty_values(self):
+        for option in ("--json", "--resume", "--checkpoint", "--save", "--weights", "--trace"):
+            self.refuse([*TINY, option, ""], f"{option} is empty")
+        self.refuse(["train", "--data", ""], "--data is empty")
+        self.refuse(["verify", "--only", ""], "--only is empty")
+        self.refuse(["verify", "--only", ","], "--only ; expected one of")
+
+    def test_places_that_are_no_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = lambda name: os.path.join(folder, name)
+            self.refuse([*TINY, "--json", folder, "--force"], folder, "found a folder")
+            os.symlink(place("nothing"), place("link"))
+            self.refuse([*TINY, "--json", place("link")], "link to nothing")
+            self.refuse([*TINY, "--json", place("n" * 250)], "cannot be written", "File name too long")
+            os.symlink(place("real"), place("alias"))
+            for name in ("real", "real.tmp"):
+                with open(place(name), "w") as file:
+                    file.write("mine")
+            self.refuse([*TINY, "--json", place("alias")], "the file exists")
+            self.assertEqual(run(*TINY, "--json", place("alias"), "--force").returncode, 0)
+            self.assertTrue(os.path.islink(place("alias")))
+            with open(place("real")) as file:
+                self.assertEqual(json.load(file)["subcommand"], "train")
+            with open(place("real.tmp")) as file:
+                self.assertEqual(file.read(), "mine")
+            self.assertEqual(run(*TINY, "--json", "/dev/null").returncode, 0)
+            self.assertFalse(os.path.isfile("/dev/null"))
+            self.refuse([*TINY, "--json", place("a"), "--trace", f"{folder}/../{os.path.basename(folder)}/a"], "given for --json too")
+            self.assertEqual(sorted(os.listdir(folder)), ["alias", "link", "real", "real.tmp"])
+
+    def test_full_disks(self):
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([LOCKSTEP, *map(str, TINY)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stderr), (4, "lockstep: standard output could not be written\n"))
+        with tempfile.TemporaryDirectory() as folder:
+            trace = os.path.join(folder, "trace")
+            limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+            # Without MPI, which has files of its own.
+            done = subprocess.run([LOCKSTEP, "schedule", "-a", "direct", "-k", "64", "-n", "1000", "--trace", trace], capture_output=True, text=True,
+                                  timeout=60, preexec_fn=limit)
+            self.assertEqual((done.returncode, done.stderr.count("\n"), os.listdir(folder)), (4, 1, []), done.stderr)
+            self.assertIn("File too large", done.stderr)
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_only_the_first_process_needs_the_folder_of_the_record(self):
@@ -84,8 +160,8 @@ class Options(Refused):
         self.assertEqual(done.stderr.count("no/such/folder"), 2)  # in one line: the file, and its folder
 
     def test_two_outputs_at_one_place(self):
-        self.refuse([*TINY, "--json", "-", "--trace", "-"], "--trace -", "expected a file")
-        self.refuse(["verify", "--json", "-", "--junit", "-"], "--junit -", "expected a file")
+        self.refuse([*TINY, "--json", "-", "--trace", "-"], "--trace -", "expected another file")
+        self.refuse(["verify", "--json", "-", "--junit", "-"], "--junit -", "expected another file")
         for option in ("--save", "--save-allreduce-table"):
             self.refuse([*TINY, "--allreduce", "auto", option, "-"], f"{option} -", "expected a file")
         done = run(*TINY, "--trace", "-")

@@ -58,6 +58,7 @@ class Resume(InFolder):
         second = record(*TRAIN, "--epochs", 2, "--devices", 3, "--resume", self.folder)
         self.assertEqual(outcome(second), outcome(whole))
         self.assertEqual(second["result"]["resumed_at_step"], 117)
+        self.assertIn(f"3 replicas equal at every one of {2 * 235 - 117} steps", second["verification"]["detail"])
         self.assertEqual(first["result"]["step_losses"] + second["result"]["step_losses"], whole["result"]["step_losses"])
         self.assertEqual([epoch["train_loss"] for epoch in second["result"]["epochs"]],
                          [epoch["train_loss"] for epoch in whole["result"]["epochs"]])
@@ -186,7 +187,8 @@ class Refused(InFolder):
         self.refused(*self.RUN, "--every", 5, words=["--every", "--checkpoint"])
         self.refused(*self.RUN, "--checkpoint", self.newest, words=[self.newest, "is no folder"])
         self.refused(*self.RUN, "--save", self.newest, words=[self.newest, "exists"])
-        self.refused(*self.RUN, "--save", self.folder + "-not/file", words=["--save", "no folder"])
+        self.refused(*self.RUN, "--save", self.folder + "-not/file", words=["--save", "cannot be written", "No such file"])
+        self.refused(*TRAIN, "--steps", 3, "--resume", self.folder, words=[self.folder, "expected at most 3, where this run ends"])
         os.mkdir(self.folder + "-empty")
         self.refused(*self.RUN, "--resume", self.folder + "-empty", words=["holds no checkpoint"])
 

@@ -163,7 +163,7 @@ class Refused(unittest.TestCase):
 
     def test_schedule(self):
         good = {"-a": "ring", "-k": 4, "-n": 100}
-        for option, value, word in (("-a", "rign", "rign"), ("-a", "ring,tree", "one name"), ("-a", "", "expected one"),
+        for option, value, word in (("-a", "rign", "rign"), ("-a", "ring,tree", "one name"), ("-a", "", "--algorithm is empty"),
                                     ("-k", 0, "--ranks 0"), ("-k", 513, "513"), ("-k", "four", "four"), ("-n", -1, "--elements -1"),
                                     ("-n", 1 << 60, "--elements"), ("--alpha", -1, "--alpha"), ("--alpha", "nan", "--alpha"),
                                     ("--beta", "inf", "--beta"), ("--ports", 0, "--ports"), ("--element-bytes", 0, "--element-bytes"),

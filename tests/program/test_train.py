@@ -241,6 +241,30 @@ class Output(unittest.TestCase):
             self.assertIn("the file exists", again.stderr)
             self.assertEqual(run(*SMALL, "--json", path, "--force").returncode, 0)
 
+    def test_a_run_that_meets_nan(self):
+        """In a gradient; or in the parameters that the last update made, which no step looks at any more."""
+        with tempfile.TemporaryDirectory() as folder:
+            place = lambda name: os.path.join(folder, name)
+            for number, (options, words, steps) in enumerate((
+                    (["--lr", 1e30], "step 2: the gradient of W1 is not finite", 1),
+                    (["--lr", 1e30, "--devices", 2, "--bucket-bytes", 1, "--overlap", "on", "--reduction", "float"], "is not finite", 1),
+                    (["--lr", 1e39, "--steps", 1], "step 1: the parameters are not finite", 1))):
+                done = run(*SMALL, *options, "--json", place(f"{number}.json"), "--save", place("weights"), "--checkpoint", place("checkpoints"))
+                self.assertEqual((done.returncode, done.stderr), (1, ""))
+                self.assertRegex(done.stdout, rf"(?s)\nFOM: [0-9.]+ images/s\nVERIFICATION: FAILED \(.*{words}; .*\)\n$")
+                with open(place(f"{number}.json")) as file:
+                    found = json.load(file)
+                self.assertIs(found["verification"]["passed"], False)
+                self.assertIn(words, found["verification"]["detail"])
+                self.assertEqual(found["result"]["steps"], steps)
+                self.assertEqual(os.listdir(place("checkpoints")), [])
+                self.assertFalse(os.path.exists(place("weights")))
+
+    def test_ends_with_figure_and_verdict(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for options in ([], ["--timers", "--trace", os.path.join(folder, "trace")]):
+                self.assertRegex(run(*SMALL, *options).stdout, r"\nFOM: .*\nVERIFICATION: PASSED .*\n$")
+
     def test_record_fields(self):
         found = record(*SMALL)
         self.assertEqual(found["subcommand"], "train")
