@@ -28,10 +28,9 @@ class Probe {
     // By messages, `add` and `fastest` are such an addition's.
   };
   std::vector<Point> const& points() const { return m_points; }
-  void set(Point const& point);                       // from now on, instead of what was found for as many bytes
-  bool is_memory() const { return m_memory; }         // else a network of messages
-  double step_seconds() const { return m_step; }      // of a schedule, with next to no data
-  double signal_seconds() const { return m_signal; }  // until all ranks know of all others that they are there
+  void set(Point const& point);                   // from now on, instead of what was found for as many bytes
+  bool is_memory() const { return m_memory; }     // else a network of messages
+  double step_seconds() const { return m_step; }  // of a schedule, with next to no data
   double copy_rate() const {
     return m_copy;
   }  // bytes read and written per second by one rank, alone; the longest vector
@@ -52,7 +51,8 @@ class Probe {
   std::vector<Point> m_points;
   int m_ranks, m_cores;
   bool m_memory = false;
-  double m_step = 0, m_signal = 0, m_copy = 0, m_add = 0;
+  double m_step = 0, m_copy = 0, m_add = 0;
+  double m_signal = 0;  // seconds until all ranks know of all others that they are there
 };
 
 // Measures a Point of shared memory.

@@ -2,6 +2,7 @@
 #include "miniapp/commands/command.hpp"
 #include "miniapp/commands/documentation.hpp"
 #include "miniapp/runtime.hpp"
+#include "miniapp/version.hpp"
 #include "verify/command.hpp"
 
 #include <fcntl.h>
@@ -28,6 +29,10 @@ int run(Arguments const& arguments) {
     for (auto const* command : commands)
       std::cout << usage_of(*command).replace(0, 9, "  ") << "  " << command->summary << '\n';
     std::cout << "  man, completion  print the man page, or a completion for bash\n";
+    return 0;
+  }
+  if (name == "--version" || name == "version") {
+    std::cout << "lockstep " << version() << " (" << git_hash() << ")\n";
     return 0;
   }
   try {

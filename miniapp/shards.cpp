@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "comm/schedule.hpp"
 #include "kernels/error.hpp"
 #include "kernels/types.hpp"
 
@@ -28,10 +29,8 @@ Interval ShardPlan::images_of(std::int64_t shard) const {
 }
 
 Interval ShardPlan::shards_of(int device, int devices) const {
-  auto const start = [&](std::int64_t d) {
-    return d * (shards / devices) + std::min<std::int64_t>(d, shards % devices);
-  };
-  return {start(device), start(device + 1)};
+  auto const range = comm::chunk_range(shards, devices, device);
+  return {range.begin, range.end};
 }
 
 Interval ShardPlan::shards_of(int device, std::vector<double> const& speeds) const {

@@ -94,20 +94,6 @@ double network_bound(Network const& network, std::int64_t images) {
   return 4 * float_unit * (sum + std::sqrt(double(network.classes)));
 }
 
-BoundedComparison compare_bounded(Values const& found, Values const& expected, Values const& bound) {
-  LOCKSTEP_THROW_IF(found.size() != expected.size() || bound.size() != expected.size(), ExitCode::wrong_result,
-                    "comparison of " + std::to_string(found.size()) + " values with " +
-                        std::to_string(expected.size()) + " under " + std::to_string(bound.size()) + " bounds");
-  BoundedComparison result;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    double const error = std::abs(found[i] - expected[i]);
-    double const ratio = error == 0 ? 0.0 : error / bound[i];
-    if (result.index < 0 || !(ratio <= result.worst)) result = {ratio, std::int64_t(i), found[i], expected[i]};
-    if (std::isnan(result.worst)) break;
-  }
-  return result;
-}
-
 Difference compare_bits(Network const& network, std::vector<float> const& found, std::vector<float> const& expected) {
   LOCKSTEP_THROW_IF(
       std::int64_t(found.size()) != network.parameters || std::int64_t(expected.size()) != network.parameters,

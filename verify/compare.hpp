@@ -39,16 +39,6 @@ double sum_bound(std::int64_t terms);
 // where n_weight counts the terms of a weight's sum over `images` images.
 double network_bound(Network const& network, std::int64_t images);
 
-// The element where |found - expected| exceeds `bound`'s element furthest, or the first that is not finite on one side
-// only. worst is the largest ratio of error to bound; passed() when it is at most 1.
-struct BoundedComparison {
-  double worst       = 0;
-  std::int64_t index = -1;
-  double found = 0, expected = 0;
-  bool passed() const { return worst <= 1; }  // false for NaN
-};
-BoundedComparison compare_bounded(Values const& found, Values const& expected, Values const& bound);
-
 // The first place where two rows of parameters differ in bits.
 struct Difference {
   bool equal = true;

@@ -33,11 +33,10 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
   Plan plan;
   plan.steps.resize(std::size_t(schedule.steps));
   plan.staging.assign(std::size_t(placement.local_size), 0);
-  std::int64_t const place_size = chunk_range(elements, schedule.chunks, 0).size();
-  plan.scratch                  = schedule.places * place_size;
-  int const me                  = placement.process;
-  auto const is_mine            = [&](int rank) { return placement.process_of(rank) == me; };
-  auto const range_of           = [&](Transfer const& t) { return element_range(schedule, t, elements); };
+  plan.scratch            = scratch_elements(schedule, elements);
+  int const me            = placement.process;
+  auto const is_mine      = [&](int rank) { return placement.process_of(rank) == me; };
+  auto const range_of     = [&](Transfer const& t) { return element_range(schedule, t, elements); };
   auto const reads_remote = [&](int process) { return process != me && placement.readable[std::size_t(process)]; };
 
   // Other processes that read a location of this one since it was last written, and up to which step.
@@ -70,8 +69,8 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
                 destination_process = placement.process_of(t->destination);
       auto const destinations       = locations(t->destination, t->destination_slot, *t);
       Move move;
-      move.source_at        = t->source_slot == Slot::data ? range.begin : t->place * place_size;
-      move.destination_at   = t->destination_slot == Slot::data ? range.begin : t->place * place_size;
+      move.source_at        = offset_in(t->source_slot, schedule, *t, elements);
+      move.destination_at   = offset_in(t->destination_slot, schedule, *t, elements);
       move.count            = range.size();
       move.source           = t->source;
       move.destination      = t->destination;
@@ -113,9 +112,6 @@ Plan make_plan(Schedule const& schedule, std::int64_t elements, Placement const&
     plan.messages = std::max(plan.messages, messages);
     for (auto const& location : written) readers.erase(location);
     for (std::size_t d = 0; d < staged.size(); ++d) plan.staging[d] = std::max(plan.staging[d], staged[d]);
-    for (auto source : step.sources)
-      if (std::find(plan.partners.begin(), plan.partners.end(), source) == plan.partners.end())
-        plan.partners.push_back(source);
     transfer = end;
   }
   for (auto const& [location, who] : readers)

@@ -42,10 +42,9 @@ struct PlanStep {
 struct Plan {
   std::vector<PlanStep> steps;
   std::vector<Reader> before_leaving;
-  std::vector<std::int32_t> partners;  // processes whose memory is read
-  std::vector<std::int64_t> staging;   // elements, by local device
-  std::int64_t scratch       = 0;      // elements, of every rank
-  std::int64_t messages      = 0;      // elements, of all messages of a step at most
+  std::vector<std::int64_t> staging;  // elements, by local device
+  std::int64_t scratch       = 0;     // elements, of every rank
+  std::int64_t messages      = 0;     // elements, of all messages of a step at most
   std::int64_t elements_sent = 0, messages_sent = 0, elements_reduced = 0;  // per call, by this process's devices
 };
 

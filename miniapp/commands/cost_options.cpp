@@ -24,7 +24,8 @@ void CostOptions::add_to(po::options_description& options) {
   add("copy", po::value(&m_copy)->default_value(-1, "2/3 gamma"), "network: time to copy a byte inside a rank");
   add("ports", po::value(&m_ports)->default_value(1), "network: messages that a rank sends, and receives, at a time");
   add("ranks-per-node", po::value(&m_ranks_per_node)->default_value(0),
-      "ranks that are numbered node by node (0: all on one node); of hierarchical, its inner level");
+      "ranks that are numbered node by node, a divisor of their number (0: all on one node); of hierarchical, its "
+      "inner level");
   add("alpha-between", po::value(&m_alpha_between)->default_value(-1, "alpha"), "network: alpha between nodes");
   add("beta-between", po::value(&m_beta_between)->default_value(-1, "beta"), "network: beta between nodes");
   add("memory-bandwidth", po::value(&m_bandwidth)->default_value(2e10, "2e10"),

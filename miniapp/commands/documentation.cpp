@@ -74,10 +74,11 @@ void print_man_page(std::ostream& out, Commands const& commands) {
   }
   out << ".SH EXIT STATUS\n"
       << ".TP\n0\nSuccess, and VERIFICATION: PASSED where there is something to verify.\n"
-      << ".TP\n1\nA result is wrong: VERIFICATION: FAILED.\n"
+      << ".TP\n1\nA result is wrong, or not finite: VERIFICATION: FAILED.\n"
       << ".TP\n2\nOptions or input files are not as expected.\n"
-      << ".TP\n3\nA rank died or stalled, or no device was found.\n"
-      << ".TP\n4\nA library call failed (MPI, NCCL, CUDA, file system).\n"
+      << ".TP\n3\nA rank died or stalled, or no device was found. After a death the launcher may give another code, "
+         "that of the signal.\n"
+      << ".TP\n4\nA library call failed (MPI, NCCL, CUDA, file system, standard output).\n"
       << ".SH ENVIRONMENT\n.TP\nLOCKSTEP_DATA\nThe folder with the data set's four IDX files.\n"
       << ".PP\nJSON records hold these variables and no others:\n";
   bool first = true;

@@ -51,10 +51,10 @@ nlohmann::ordered_json kernel_table(Space const& space, int samples, std::vector
   print("cache, 8 MiB together : %.1f GB/s read\n", machine.shared * 1e-9);
   print("memory, copying 128 MiB : %.1f GB/s read and written\n\n", machine.copy * 1e-9);
   out << "Of peak: multiply-adds measured in turn with the kernel. Of reads: as many bytes read from where they lie.\n";
-  print("%-38s %9s %9s %9s %9s %9s %9s  %s\n", "kernel (16 images a thread)", "MFLOP", "KiB", "us", "GFLOP/s",
-        "of peak", "of reads", "limit");
+  print("%-43s %9s %9s %9s %9s %9s %9s  %s\n", "kernel (16 images a thread; gemm 16 in all)", "MFLOP", "KiB", "us",
+        "GFLOP/s", "of peak", "of reads", "limit");
   for (auto const& kernel : kernels)
-    print("%-38s %9.2f %9.1f %9.1f %9.1f %8.1f%% %8.1f%%  %s\n", kernel.name.c_str(), kernel.flops * 1e-6,
+    print("%-43s %9.2f %9.1f %9.1f %9.1f %8.1f%% %8.1f%%  %s\n", kernel.name.c_str(), kernel.flops * 1e-6,
           kernel.bytes / 1024, kernel.seconds * 1e6, kernel.flops / kernel.seconds * 1e-9, 100 * kernel.share_of_peak(),
           100 * kernel.share_of_read_rate(), kernel.is_bound_by_arithmetic() ? "multiply-add" : "bytes");
   return record;

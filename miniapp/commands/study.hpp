@@ -38,7 +38,12 @@ class StudyOptions {
   // An option, its value, and its value in the small form.
   template <class T>
   void add(std::string const& name, T& option, T const& value, T const& small, char const* text) {
-    m_table.add_options()(name.c_str(), boost::program_options::value(&option)->default_value(value), text);
+    auto* const semantic = boost::program_options::value(&option);
+    if constexpr (std::is_same<T, double>::value)
+      semantic->default_value(value, nlohmann::json(value).dump());  // the shortest text that reads as the same number
+    else
+      semantic->default_value(value);
+    m_table.add_options()(name.c_str(), semantic, text);
     m_small.push_back([key = name.substr(0, name.find(',')), &option, small](auto const& given) {
       if (given[key].defaulted()) option = small;
     });

@@ -258,6 +258,16 @@ class JobScripts(unittest.TestCase):
         done, _ = self.script("mpirun", 2, "train", *SMALL.split(), LAUNCHER=MPIEXEC[0], OMP_NUM_THREADS="1")
         self.assertIn("devices : 2 (2 processes x 1)", done.stdout)
 
+    @unittest.skipUnless(MPIEXEC, "built without MPI")
+    def test_mpirun_with_more_ranks_than_cores(self):
+        """And as whoever runs this, without what ctest tells Open MPI."""
+        told = {name: os.environ.pop(name) for name in list(os.environ)
+                if "oversubscribe" in os.environ[name] or "oversubscribe" in name or "RUN_AS_ROOT" in name}
+        self.addCleanup(os.environ.update, told)
+        ranks = os.cpu_count() + 1
+        done, _ = self.script("mpirun", ranks, "train", *SMALL.split(), LAUNCHER=MPIEXEC[0])
+        self.assertIn(f"devices : {ranks} ({ranks} processes x 1)", done.stdout)
+
     def test_wrong_arguments(self):
         for name, arguments in (("mpirun", ["many"]), ("slurm/scaling.sh", ["sideways"]), ("flux/gpus.sh", [2]), ("flux/scaling.sh", ["x", 2])):
             done, _ = self.script(name, *arguments, code=2, **self.SLURM)

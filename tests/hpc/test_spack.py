@@ -110,7 +110,6 @@ class Recipe(unittest.TestCase):
         cls.cmake_options = set(re.findall(r"^option\((\w+)", text, re.M)) | {
             "LOCKSTEP_ENABLE_" + name for name in re.findall(r"^lockstep_backend_option\((\w+)\)", text, re.M)} | set(
                 re.findall(r"^set\((\w+) .* CACHE STRING \"\w+ flags", text, re.M))
-        cls.project_version = re.search(r"project\(Lockstep VERSION ([\d.]+)", text).group(1)
 
     def options(self, **choices):
         package = self.recipe()
@@ -141,8 +140,12 @@ class Recipe(unittest.TestCase):
             self.assertTrue(moves or f"+{name}" in conditions, f"variant {name} does nothing")
 
     def test_versions(self):
-        self.assertEqual(set(self.stand_in.versions), {"main", self.project_version})
-        self.assertEqual(self.stand_in.versions[self.project_version]["tag"], "v" + self.project_version)
+        """The branch; and a release once CHANGELOG.md has it, which its tag then names."""
+        with open(os.path.join(SOURCE, "CHANGELOG.md")) as file:
+            released = set(re.findall(r"^## ([\d.]+)", file.read(), re.M))
+        self.assertEqual(set(self.stand_in.versions), {"main"} | released)
+        for version in released:
+            self.assertEqual(self.stand_in.versions[version]["tag"], "v" + version)
 
     def test_architectures_reach_kokkos(self):
         dependencies = {(arguments[0], condition) for name, arguments, condition, _ in self.stand_in.calls if name == "depends_on"}
@@ -168,6 +171,7 @@ class Recipe(unittest.TestCase):
 
     def test_example_is_where_the_recipe_looks(self):
         self.assertTrue(os.path.exists(os.path.join(SOURCE, self.recipe.example_source, "CMakeLists.txt")))
+        self.assertTrue(re.compile(self.recipe.example_says))  # what it does say, .ci/install compares
 
     @unittest.skipUnless(os.environ.get("LOCKSTEP_CMAKE"), "not run by ctest")
     def test_configure_lines(self):

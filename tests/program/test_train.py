@@ -291,6 +291,7 @@ class Output(unittest.TestCase):
         self.assertNotEqual(first["parameters_sha256"], second["parameters_sha256"])
 
     def test_help(self):
+        self.assertRegex(run("--version").stdout, r"^lockstep [0-9.]+ \(.*\)\n$")
         for arguments in (["--help"], ["train", "--help"], ["info", "--help"]):
             done = run(*arguments)
             self.assertEqual(done.returncode, 0)

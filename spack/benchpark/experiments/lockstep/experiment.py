@@ -11,7 +11,7 @@ class Lockstep(
     Scaling(ScalingMode.Strong, ScalingMode.Weak),
 ):
     variant("workload", default="train", values=("train", "verify"), description="train, or the program's own checks")
-    variant("version", default="main", values=("main", "latest", "0.1.0"), description="Lockstep's version")
+    variant("version", default="main", values=("main", "latest"), description="Lockstep's version")
 
     def compute_applications_section(self):
         self.add_experiment_variable("resource_count", 1, False)
