@@ -95,9 +95,6 @@ void launch(std::string const& label, Policy const& policy, Functor const& funct
   }
 }
 
-// Kokkos' OpenMP back end keeps its threads in an array of this length.
-constexpr int most_host_threads = 512;
-
 // threads: of host back ends that have some; 0 leaves the choice to Kokkos. gpu: its number in this process; -1: none.
 // FIXME(Kokkos >= 3.7): becomes Kokkos::initialize(Kokkos::InitializationSettings()...).
 inline void initialize_kokkos(int threads, int gpu = -1) {

@@ -102,7 +102,8 @@ void check_targets(std::vector<Target> const& targets, bool force) {
     try {
       Temporary const writable(path);
     } catch (Error const& error) {
-      throw Error(ExitCode::usage, given + "cannot be written: " + error.what());
+      std::string const why = error.what();  // of a name that nobody gave
+      throw Error(ExitCode::usage, given + "cannot be written" + why.substr(why.rfind(": ")));
     }
   }
 }

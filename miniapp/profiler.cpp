@@ -226,11 +226,6 @@ Profiler::~Profiler() {
   Impl::active = nullptr;
 }
 
-void Profiler::start(comm::Communicator& world) {
-  world.barrier();
-  m_impl->origin = now_ns();
-}
-
 std::vector<Timer> Profiler::timers() const {
   auto totals = m_impl->main.totals;
   for (auto const& [name, timer] : m_impl->side.totals) {

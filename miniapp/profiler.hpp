@@ -23,7 +23,8 @@ struct Timer {
 
 class Profiler {
  public:
-  // One at a time. keep_events: for timeline(), up to a few million.
+  // One at a time. keep_events: for timeline(), up to a few million; times count from here, so construct it on all
+  // processes together, behind a barrier.
   explicit Profiler(bool keep_events);
   ~Profiler();
   Profiler(Profiler const&)            = delete;
@@ -31,9 +32,6 @@ class Profiler {
 
   // The longest own time first.
   std::vector<Timer> timers() const;
-
-  // Collective: clocks of all processes start here.
-  void start(comm::Communicator& world);
 
   // Collective. On the root a timeline of all processes in Chrome's trace format (chrome://tracing, ui.perfetto.dev): a
   // process of it is a process, a track of it is the host or a device. Times in microseconds.

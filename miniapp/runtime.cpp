@@ -129,26 +129,25 @@ int threads_of_environment() {
   if (!text) return 0;
   char* end          = nullptr;
   long const threads = std::strtol(text, &end, 10);
-  LOCKSTEP_THROW_IF(end == text || (*end != '\0' && *end != ',') || threads < 1 || threads > most_host_threads,
-                    ExitCode::usage,
-                    std::string("OMP_NUM_THREADS is '") + text + "', expected a number from 1 to " +
-                        std::to_string(most_host_threads));
+  LOCKSTEP_THROW_IF(
+      end == text || (*end != '\0' && *end != ',') || threads < 1 || threads > most_threads, ExitCode::usage,
+      std::string("OMP_NUM_THREADS is '") + text + "', expected a number from 1 to " + std::to_string(most_threads));
   return int(threads);
 }
 
 #ifdef LOCKSTEP_HAVE_MPI
-// Nobody can say which process does not come: MPI is not up yet, or no longer.
-class MpiDeadline {
+// Nobody can say which process does not come: MPI is not up yet.
+class StartDeadline {
  public:
-  MpiDeadline(int processes, char const* what, double timeout) : m_armed(processes > 1) {
+  StartDeadline(int processes, double timeout) : m_armed(processes > 1) {
     if (!m_armed) return;
     bool const first = launcher_rank() == 0;
-    std::snprintf(text, sizeof text, "lockstep: deadline passed: not all of %d processes came to MPI's %s in %g s\n",
-                  processes, what, timeout);
+    std::snprintf(text, sizeof text, "lockstep: deadline passed: not all of %d processes had started MPI after %g s\n",
+                  processes, timeout);
     m_previous = std::signal(SIGALRM, end);
     alarm(unsigned(std::ceil(timeout)) + (first ? 0 : 1));  // the first speaks for all
   }
-  ~MpiDeadline() {
+  ~StartDeadline() {
     if (!m_armed) return;
     alarm(0);
     std::signal(SIGALRM, m_previous);
@@ -163,7 +162,7 @@ class MpiDeadline {
   bool m_armed;
   void (*m_previous)(int) = SIG_DFL;
 };
-char MpiDeadline::text[160];
+char StartDeadline::text[160];
 #endif
 
 // This program's, without its name.
@@ -178,7 +177,7 @@ std::string arguments_of_process() {
 // Collective.
 void compare_arguments(Runtime const& runtime, double timeout) {
 #ifdef LOCKSTEP_HAVE_MPI
-  MpiDeadline const deadline(runtime.processes(), "start", timeout);
+  StartDeadline const deadline(runtime.processes(), timeout);
   std::string const mine = arguments_of_process();
   std::string first      = mine;
   long long length       = static_cast<long long>(first.size());
@@ -195,14 +194,14 @@ void compare_arguments(Runtime const& runtime, double timeout) {
 
 }  // namespace
 
-Runtime::Runtime(int threads, double timeout) : m_timeout(timeout) {
-  LOCKSTEP_THROW_IF(threads < 0 || threads > most_host_threads, ExitCode::usage,
-                    "--threads " + std::to_string(threads) + "; expected up to " + std::to_string(most_host_threads));
+Runtime::Runtime(int threads, double timeout) {
+  LOCKSTEP_THROW_IF(threads < 0 || threads > most_threads, ExitCode::usage,
+                    "--threads " + std::to_string(threads) + "; expected up to " + std::to_string(most_threads));
   if (threads == 0) threads = threads_of_environment();
   int const launched = launched_processes();
   int sharing        = 1;
 #ifdef LOCKSTEP_HAVE_MPI
-  MpiDeadline const deadline(launched, "start", timeout);
+  StartDeadline const deadline(launched, timeout);
   int provided = 0;  // asked for again where it matters
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -217,7 +216,7 @@ Runtime::Runtime(int threads, double timeout) : m_timeout(timeout) {
         launched > 1 && m_processes == 1, ExitCode::environment,
         "the launcher started " + std::to_string(launched) +
             " processes but this program sees 1 (built without MPI, or with another MPI than the launcher's)");
-    if (threads == 0) threads = std::clamp(usable_cores() / sharing, 1, most_host_threads);
+    if (threads == 0) threads = std::clamp(usable_cores() / sharing, 1, most_threads);
     int gpu = -1;
     if (auto* const calls = device_calls()) {
       std::string missing;
@@ -247,7 +246,6 @@ Runtime::~Runtime() {
   m_devices.reset();
   Kokkos::finalize();
 #ifdef LOCKSTEP_HAVE_MPI
-  MpiDeadline const deadline(m_processes, "end", m_timeout);
   MPI_Finalize();
 #endif
 }

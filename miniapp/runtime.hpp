@@ -13,11 +13,13 @@ namespace lockstep {
 
 class DeviceRuntime;
 
+// Kokkos' OpenMP back end keeps its threads in an array of this length.
+constexpr int most_threads = 512;
+
 // Starts MPI (when built with it and started by a launcher, or alone) and Kokkos; ends both. Threads per process:
 // --threads, else OMP_NUM_THREADS, else this node's cores (affinity mask) divided by its ranks, at least one. Built for
 // GPUs, it takes this process's share of the node's; Error (timeout: no device) where there are none. A job whose
-// processes do not all start MPI, or do not all end it, within `timeout` seconds is ended with one line and exit
-// code 3.
+// processes do not all start MPI within `timeout` seconds is ended with one line and exit code 3.
 class Runtime {
  public:
   explicit Runtime(int threads = 0, double timeout = 60);
@@ -36,7 +38,6 @@ class Runtime {
 
  private:
   int m_process = 0, m_processes = 1, m_node_rank = 0, m_node_processes = 1;
-  double m_timeout;
   std::unique_ptr<DeviceRuntime> m_devices;  // null without GPUs
   std::string m_gpus;
 };

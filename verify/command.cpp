@@ -229,7 +229,7 @@ ExitCode run(Arguments const& arguments) {
   po::variables_map values;
   if (!parse(verify_command, describe(settings), arguments, values)) return ExitCode::success;
   in_range("--devices", settings.devices, 0, 4096);
-  in_range("--threads", settings.threads, 0, 4096);
+  in_range("--threads", settings.threads, 0, most_threads);
   auto const checks = chosen(settings.faults ? fault_checks() : all_checks(), settings.only);
   planted(settings.plant);
   LOCKSTEP_THROW_IF(settings.faults && !settings.plant.empty(), ExitCode::usage,

@@ -288,16 +288,16 @@ void World::leave_board() {
     auto*& status = m_status[std::size_t(p)];
     if (!status) continue;
     auto& last = m_last[std::size_t(p)];
-    last.call  = status->call.load();
-    last.step  = status->step.load();
+    last.call  = m_call;  // which all have come to
+    last.step  = Status::finished;
     last.beat  = status->beat.load();
     last.pid   = status->pid.load();
     std::memcpy(last.label, status->label, sizeof last.label - 1);
     std::memcpy(last.stage, status->stage, sizeof last.stage - 1);
     status = &last;
   }
-  m_mine      = m_status[std::size_t(m_process)];
-  m_sees_pids = false;
+  m_mine    = m_status[std::size_t(m_process)];
+  m_parting = true;
 }
 
 bool World::Watchdog::nap() {
@@ -440,7 +440,7 @@ static char process_state(std::int64_t pid) {
 }
 
 bool World::is_dead(int process) const {
-  if (!m_sees_pids || process == m_process || !on_node(process)) return false;
+  if (m_parting || !m_sees_pids || process == m_process || !on_node(process)) return false;
   char const state = process_state(m_status[std::size_t(process)]->pid.load());
   return state == 0 || state == 'Z' || state == 'X';
 }
@@ -451,7 +451,7 @@ std::string World::state_of(int process) const {
   std::string const pid = "process " + std::to_string(status->pid.load());
   if (!m_sees_pids) return pid;
   char const state = process_state(status->pid.load());
-  if (state == 0 || state == 'Z' || state == 'X') return pid + " is dead";
+  if (state == 0 || state == 'Z' || state == 'X') return pid + (m_parting ? " has ended" : " is dead");
   if (state == 'T' || state == 't') return pid + " is stopped";
   return pid + " is alive";
 }
@@ -467,7 +467,12 @@ std::string World::blame(int peer, std::int64_t waited) const {
     return (step == Status::finished ? "after " + what : "in " + what + ", step " + std::to_string(step)) + stage;
   };
   auto suspects = least_advanced();
-  std::vector<int> stale;
+  std::vector<int> stopped, stale;
+  for (int p : suspects)
+    if (m_sees_pids && p != m_process)
+      if (char const state = process_state(m_status[std::size_t(p)]->pid.load()); state == 'T' || state == 't')
+        stopped.push_back(p);
+  if (!stopped.empty()) suspects = stopped;
   for (int p : suspects)
     if (p != m_process && now_ns() - m_status[std::size_t(p)]->beat.load() > std::max(waited / 2, 100 * millisecond))
       stale.push_back(p);

@@ -173,7 +173,8 @@ class World {
   int m_cores            = 1;
   bool m_oversubscribed  = false;
   bool m_sees_pids       = false;
-  std::int64_t m_timeout = 0;  // nanoseconds
+  bool m_parting         = false;  // past the last call: who has ended need not have died
+  std::int64_t m_timeout = 0;      // nanoseconds
   std::int64_t m_call    = 0;
   int m_exceptions       = 0;
   std::atomic<std::int64_t> m_blocked_since{0};

@@ -120,7 +120,7 @@ void check(Settings& s) {
   b.in_place     = s.place != "out";
   b.out_of_place = s.place != "in";
   in_range("--devices", s.devices, 1, 4096);
-  in_range("--threads", s.threads, 0, 4096);
+  in_range("--threads", s.threads, 0, most_threads);
   LOCKSTEP_THROW_IF(!(s.timeout > 0 && s.timeout <= 86400), ExitCode::usage,
                     "--timeout " + std::to_string(s.timeout) + "; expected more than 0, up to 86400 seconds");
   auto& c = s.communicator;

@@ -25,7 +25,7 @@ ExitCode run(Arguments const& all) {
   bool const kernels = !all.empty() && all.front() == "kernels";
   if (!parse(bench_command, options, {all.begin() + kernels, all.end()}, values)) return ExitCode::success;
   LOCKSTEP_THROW_IF(!kernels, ExitCode::usage, "bench: nothing to time given; expected 'lockstep bench kernels'");
-  in_range("--threads", threads, 0, 4096);
+  in_range("--threads", threads, 0, most_threads);
   in_range("--samples", samples, 1, 10000);
   auto const convs = convs_of(conv);
   return with_runtime(int(threads), [&](Runtime const& runtime) {

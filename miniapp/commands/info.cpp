@@ -75,7 +75,7 @@ ExitCode run(Arguments const& arguments) {
   add("force", po::bool_switch(&settings.force), "replace an existing record");
   po::variables_map values;
   if (!parse(info_command, options, arguments, values)) return ExitCode::success;
-  in_range("--threads", settings.threads, 0, 4096);
+  in_range("--threads", settings.threads, 0, most_threads);
   return with_runtime(int(settings.threads), [&](Runtime const& runtime) {
     if (runtime.is_root()) check_targets({{"--json", settings.json}}, settings.force);
     return report(settings, runtime);

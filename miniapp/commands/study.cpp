@@ -34,7 +34,7 @@ void StudyOptions::add_data(std::int64_t small_train, std::int64_t small_test) {
 }
 
 void StudyOptions::check() const {
-  in_range("--threads", threads, 0, 4096);
+  in_range("--threads", threads, 0, most_threads);
   in_range("--train-images", train_images, 0, most);
   in_range("--test-images", test_images, 0, most);
 }

@@ -124,8 +124,8 @@ class Overlap {
     Trainer trainer(m_world, m_network, m_data.train, m_data.test, options);
     std::unique_ptr<Profiler> profiler;
     if (trace) {
+      m_world.barrier();
       profiler = std::make_unique<Profiler>(true);
-      profiler->start(m_world);
     }
     std::vector<double> steps, communication, exposed;
     for (std::int64_t step = 0; step < m_settings.steps; ++step) {

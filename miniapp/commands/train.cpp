@@ -117,7 +117,7 @@ void check(Settings& settings) {
   in_range("--accumulate", trainer.accumulate, 1, most);
   in_range("--train-images", settings.train_images, 0, most);
   in_range("--test-images", settings.test_images, 0, most);
-  in_range("--threads", settings.threads, 0, 4096);
+  in_range("--threads", settings.threads, 0, most_threads);
   auto& rate = trainer.learning_rate;
   LOCKSTEP_THROW_IF(!std::isfinite(rate.base) || rate.base < 0, ExitCode::usage,
                     "--lr " + std::to_string(rate.base) + "; expected a finite number, 0 or more");
@@ -197,8 +197,8 @@ class Run {
     m_first_step = m_trainer.step();
     say("epoch  train loss  test accuracy          seconds  images/s  communication  exposed\n");
     if (m_settings.timers || !m_settings.trace.empty()) {
+      m_communicator.barrier();
       m_profiler = std::make_unique<Profiler>(!m_settings.trace.empty());
-      m_profiler->start(m_communicator);
     }
     while (!done()) epoch();
     return finish();

@@ -77,7 +77,7 @@ class Verify(unittest.TestCase):
     def test_bad_options(self):
         for arguments, words in [(["--only", "nothing"], "expected one of reference, layers"),
                                  (["--plant", "a tree"], "expected one of: broadcast not written back"),
-                                 (["--devices", "-1"], "--devices -1"), (["--json", "/nowhere/at/all.json"], "no folder /nowhere/at")]:
+                                 (["--devices", "-1"], "--devices -1"), (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json: cannot be written: No such file")]:
             done = program.run("verify", *arguments)
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
