@@ -137,7 +137,7 @@ TrainingState extract(std::string const& path, TensorFile const& file, Network c
                        " as in this run");
   }
   TrainingState state;
-  std::string const &step = entry(path, file, "step"), &loss = entry(path, file, "epoch_loss");
+  std::string const step = entry(path, file, "step"), loss = entry(path, file, "epoch_loss");
   auto const [rest, failed] = std::from_chars(step.data(), step.data() + step.size(), state.step);
   if (failed != std::errc() || rest != step.data() + step.size() || state.step < 0)
     refuse(path, "states step '" + step + "', expected a number of 0 or more");

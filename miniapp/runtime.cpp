@@ -129,6 +129,7 @@ int threads_of_environment() {
   if (!text) return 0;
   char* end          = nullptr;
   long const threads = std::strtol(text, &end, 10);
+  while (*end == ' ') ++end;
   LOCKSTEP_THROW_IF(
       end == text || (*end != '\0' && *end != ',') || threads < 1 || threads > most_threads, ExitCode::usage,
       std::string("OMP_NUM_THREADS is '") + text + "', expected a number from 1 to " + std::to_string(most_threads));

@@ -334,11 +334,13 @@ class Run {
                       {m_trainer.step(), m_epoch_loss, m_trainer.parameters()});
   }
 
-  // What the last update made of the parameters: a step looks at its gradients alone. The same on all processes, or the
-  // replicas differ.
+  // What the last update made of the parameters: a step looks at its gradients alone.
   void note_parameters() {
     auto const parameters = m_trainer.parameters();
-    if (!std::all_of(parameters.begin(), parameters.end(), [](float value) { return std::isfinite(value); }))
+    bool const finite =
+        std::all_of(parameters.begin(), parameters.end(), [](float value) { return std::isfinite(value); });
+    auto const everywhere = m_communicator.gather(std::uint64_t(finite));  // replicas may differ
+    if (std::count(everywhere.begin(), everywhere.end(), 0) > 0)
       m_failure = "step " + std::to_string(m_trainer.step()) + ": the parameters are not finite";
   }
 
