@@ -101,8 +101,9 @@ class Options(Refused):
             done = run(*TINY, environment={"OMP_NUM_THREADS": value})
             self.assertEqual(done.returncode, 2, value)
             self.assertIn(f"OMP_NUM_THREADS is '{value}', expected a number from 1 to 512", done.stderr)
+        two = record(*TINY, "--threads", 2)["environment"]["threads"]  # 1 where Kokkos has no threads
         for value in ("2,1", " 2 "):
-            self.assertEqual(record(*TINY, environment={"OMP_NUM_THREADS": value})["environment"]["threads"], "2")
+            self.assertEqual(record(*TINY, environment={"OMP_NUM_THREADS": value})["environment"]["threads"], two)
 
     def test_empty_values(self):
         for option in ("--json", "--resume", "--checkpoint", "--save", "--weights", "--trace"):
@@ -142,11 +143,11 @@ class Options(Refused):
         with tempfile.TemporaryDirectory() as folder:
             trace = os.path.join(folder, "trace")
             limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
-            # Without MPI, which has files of its own.
             done = subprocess.run([LOCKSTEP, "schedule", "-a", "direct", "-k", "64", "-n", "1000", "--trace", trace], capture_output=True, text=True,
                                   timeout=60, preexec_fn=limit)
-            self.assertEqual((done.returncode, done.stderr.count("\n"), os.listdir(folder)), (4, 1, []), done.stderr)
-            self.assertIn("File too large", done.stderr)
+            self.assertEqual((done.returncode, os.listdir(folder)), (4, []), done.stderr)
+            # MPI has files of its own, and may say so.
+            self.assertRegex("\n".join(line for line in done.stderr.splitlines() if line.startswith("lockstep: ")), "^.*: File too large$")
 
     @unittest.skipUnless(MPIEXEC, "built without MPI")
     def test_only_the_first_process_needs_the_folder_of_the_record(self):
