@@ -164,7 +164,6 @@ class StartDeadline {
   void (*m_previous)(int) = SIG_DFL;
 };
 char StartDeadline::text[160];
-#endif
 
 // This program's, without its name.
 std::string arguments_of_process() {
@@ -174,9 +173,10 @@ std::string arguments_of_process() {
   while (std::getline(file, word, '\0')) text += (text.empty() ? "" : " ") + word;
   return text;
 }
+#endif
 
 // Collective.
-void compare_arguments(Runtime const& runtime, double timeout) {
+void compare_arguments([[maybe_unused]] Runtime const& runtime, [[maybe_unused]] double timeout) {
 #ifdef LOCKSTEP_HAVE_MPI
   StartDeadline const deadline(runtime.processes(), timeout);
   std::string const mine = arguments_of_process();
@@ -187,15 +187,12 @@ void compare_arguments(Runtime const& runtime, double timeout) {
   check_mpi(MPI_Bcast(first.data(), int(length), MPI_CHAR, 0, MPI_COMM_WORLD), "MPI_Bcast");
   throw_if_any(runtime, mine == first ? "" : "arguments '" + mine + "'; expected process 0's, '" + first + "'",
                ExitCode::usage);
-#else
-  (void)runtime;
-  (void)timeout;
 #endif
 }
 
 }  // namespace
 
-Runtime::Runtime(int threads, double timeout) {
+Runtime::Runtime(int threads, [[maybe_unused]] double timeout) {
   LOCKSTEP_THROW_IF(threads < 0 || threads > most_threads, ExitCode::usage,
                     "--threads " + std::to_string(threads) + "; expected up to " + std::to_string(most_threads));
   if (threads == 0) threads = threads_of_environment();
