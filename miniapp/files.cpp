@@ -59,8 +59,8 @@ class Temporary {
     if (!m_name.empty()) ::unlink(m_name.c_str());
   }
   void write(std::string const& bytes) { m_file.write(bytes); }
-  void become(std::string const& path) {
-    m_file.sync();  // before the rename, or a crash could leave the new name with nothing behind it
+  void become(std::string const& path, bool lasting) {
+    if (lasting) m_file.sync();  // before the rename, or a crash could leave the new name with nothing behind it
     m_file.close();
     check_call(::rename(m_name.c_str(), path.c_str()) == 0, path, "rename");
     m_name.clear();
@@ -108,7 +108,7 @@ void check_targets(std::vector<Target> const& targets, bool force) {
   }
 }
 
-void write_file(std::string const& path, std::string const& bytes) {
+void write_file(std::string const& path, std::string const& bytes, bool lasting) {
   if (is_special(path)) {
     Descriptor file(path, O_WRONLY);
     file.write(bytes);
@@ -119,7 +119,8 @@ void write_file(std::string const& path, std::string const& bytes) {
   std::string const target = fs::is_symlink(path, ignored) ? fs::canonical(path, ignored).string() : path;
   Temporary file(target);
   file.write(bytes);
-  file.become(target);
+  file.become(target, lasting);
+  if (!lasting) return;
   std::string const folder = fs::path(target).parent_path().string();
   Descriptor(folder.empty() ? "." : folder, O_RDONLY | O_DIRECTORY).sync();  // makes the rename itself last
 }

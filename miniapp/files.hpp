@@ -14,8 +14,9 @@ struct Target {
 // exists and force is not given, or if it cannot be written. "-" is standard output.
 void check_targets(std::vector<Target> const& targets, bool force);
 
-// Replaces a file at once, by way of a temporary one beside it, and waits until it is on the disk; writes into what is
-// no regular file, such as a pipe. Throws Error (environment), and leaves nothing behind then.
-void write_file(std::string const& path, std::string const& bytes);
+// Replaces a file at once, by way of a temporary one beside it; writes into what is no regular file, such as a pipe.
+// lasting: waits until it is on the disk, which may take seconds. Throws Error (environment), and leaves nothing behind
+// then.
+void write_file(std::string const& path, std::string const& bytes, bool lasting);
 
 }  // namespace lockstep

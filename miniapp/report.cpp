@@ -25,7 +25,7 @@ void write_text(std::string const& path, std::string const& text) {
   if (path == "-")
     std::cout << text << std::flush;
   else if (!path.empty())
-    write_file(path, text);
+    write_file(path, text, false);
 }
 
 std::string as_text(nlohmann::ordered_json const& json, int indent) {

@@ -114,7 +114,7 @@ void write_safetensors(std::string const& path, TensorFile const& file) {
   text.resize((text.size() + alignment - 1) / alignment * alignment, ' ');  // aligns the values
   std::string bytes;
   for (std::size_t i = 0; i < length_bytes; ++i) bytes += char(std::uint64_t(text.size()) >> (8 * i));
-  write_file(path, bytes + text + values);
+  write_file(path, bytes + text + values, true);
 }
 
 TensorFile read_safetensors(std::string const& path) {
