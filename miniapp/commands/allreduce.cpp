@@ -99,12 +99,10 @@ void check(Settings& s) {
   in_range("--factor", s.factor, 2, 1 << 20);
   LOCKSTEP_THROW_IF(step > 0 && (high - low) / step > 10000, ExitCode::usage,
                     "--step-bytes " + s.step_bytes + " makes more than 10000 sizes; expected a larger step");
-  for (std::int64_t size = low;;) {
+  LOCKSTEP_THROW_IF(high > most_bytes, ExitCode::usage, "--max-bytes " + s.max_bytes + "; expected at most 1T");
+  for (std::int64_t size = low; size <= high;
+       size              = step > 0 ? size + step : std::max<std::int64_t>(size, 1) * s.factor)
     b.sizes.push_back(size);
-    // Before it is made: sizes go up to what 64 bits hold.
-    if (step > 0 ? size > high - step : std::max<std::int64_t>(size, 1) > high / s.factor) break;
-    size = step > 0 ? size + step : std::max<std::int64_t>(size, 1) * s.factor;
-  }
   b.samples    = int(in_range("--iters", s.samples, 1, 1000000));
   b.warm_up    = int(in_range("--warmup", s.warm_up, 1, 1000000));
   b.check      = is_on("--check", s.check);

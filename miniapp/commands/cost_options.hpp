@@ -48,9 +48,6 @@ class CostOptions {
   comm::SharedMemoryModel memory(comm::ScheduleRequest const& request) const;
 };
 
-constexpr std::int64_t most_bytes = std::int64_t(1)
-                                    << 40;  // of a vector in predictions: products with ranks stay in 64 bits
-
 // {"predicted_s", "latency_s", "link_s", "memory_s", "compute_s", "bound_s", "bound", "share_of_bound"}
 nlohmann::ordered_json cost_json(comm::Seconds const& time, comm::Seconds const& bounds);
 

@@ -7,6 +7,9 @@
 
 namespace lockstep {
 
+// Of a vector: products with ranks and factors stay in 64 bits.
+constexpr std::int64_t most_bytes = std::int64_t(1) << 40;
+
 // "4", "64K", "16G": bytes, in units of 1024. Error (usage) that names the option otherwise.
 std::int64_t parse_bytes(std::string const& option, std::string const& text);
 
