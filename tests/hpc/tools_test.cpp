@@ -3,6 +3,8 @@
 // instance that was given, nothing is allocated in the step loop and no fence waits for all devices.
 #include <gmock/gmock.h>
 
+#include <mutex>
+
 #include "comm/algorithms.hpp"
 #include "comm/communicator.hpp"
 #include "kernels/kokkos_compat.hpp"
@@ -44,7 +46,10 @@ void on_kernel(char const* name, std::uint32_t device, std::uint64_t*) {
   hear("kernel", name, heard->kernels);
   if (std::string(name).rfind("lockstep::", 0) == 0) heard->instances.push_back(device);
 }
+// Kokkos' threads each allocate their own work space.
 void on_allocation(Kokkos_Profiling_SpaceHandle, char const* name, void const*, std::uint64_t) {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> const lock(mutex);
   hear("View", name, heard->views);
   if (heard->in_step) heard->allocated_in_step.push_back(name);
 }
